@@ -1,0 +1,110 @@
+"""Checkpoints: all that an unfinished run needs to go on as if it had never stopped.
+
+A checkpoint is a safetensors file and, written after it, a JSON file with the sha256 of the first: without the
+second the first does not count. The newest two are kept. One that is damaged is passed over for the one before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from metavib import atomic
+from metavib.errors import UserError
+
+FORMAT = 1
+KEPT = 2
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Tensors by name, and the plain values beside them."""
+
+    step: int
+    tensors: dict[str, Tensor]
+    values: dict[str, Any]
+
+
+def save(folder: Path, checkpoint: Checkpoint, run: str) -> None:
+    """Write a checkpoint of the run with this identity; then let go of the oldest."""
+    content = safetensors.torch.save(checkpoint.tensors)
+    tensors_path, values_path = _paths(folder, checkpoint.step)
+    atomic.write_bytes(tensors_path, content)
+    record = {
+        "format": FORMAT,
+        "run": run,
+        "step": checkpoint.step,
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "values": checkpoint.values,
+    }
+    atomic.write_json(values_path, record | {"check": _check(record)})
+    for step in steps(folder)[:-KEPT]:
+        for path in reversed(_paths(folder, step)):  # the JSON first: half a deletion is no checkpoint
+            path.unlink(missing_ok=True)
+
+
+def steps(folder: Path) -> list[int]:
+    """The steps of which there are checkpoints, in order; whether they can be read is another question."""
+    return sorted(int(path.stem) for path in folder.glob("*.json") if path.stem.isdigit())
+
+
+def newest(folder: Path, run: str) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that can be read, and what is wrong with those that had to be passed over.
+
+    An error where there are checkpoints and none can be read: starting again is the user's choice to make.
+    """
+    complaints: list[str] = []
+    for step in reversed(steps(folder)):
+        try:
+            return _load(folder, step, run), complaints
+        except _DamagedError as damage:
+            complaints.append(f"checkpoint of step {step} {damage}")
+    if complaints:
+        raise UserError(
+            f"no checkpoint in {folder} can be used: {'; '.join(complaints)}. "
+            "Remove that folder to train from the start."
+        )
+    return None, complaints
+
+
+class _DamagedError(Exception):
+    """What is wrong with one checkpoint."""
+
+
+def _load(folder: Path, step: int, run: str) -> Checkpoint:
+    tensors_path, values_path = _paths(folder, step)
+    try:
+        record = json.loads(values_path.read_bytes())
+        content = tensors_path.read_bytes()
+    except FileNotFoundError as error:
+        raise _DamagedError("lacks a file") from error
+    except (OSError, ValueError) as error:
+        raise _DamagedError("cannot be read") from error
+    if not isinstance(record, dict) or record.pop("check", None) != _check(record):
+        raise _DamagedError("is damaged (its record does not match its checksum)")
+    if record["format"] != FORMAT:
+        raise _DamagedError(f"has format {record['format']}, this version reads {FORMAT}")
+    if record["run"] != run:
+        raise _DamagedError("belongs to another experiment")
+    if hashlib.sha256(content).hexdigest() != record["sha256"]:
+        raise _DamagedError("is damaged (sha256 differs)")
+    try:
+        tensors = safetensors.torch.load(content)
+    except SafetensorError as error:
+        raise _DamagedError("is no safetensors file") from error
+    return Checkpoint(record["step"], tensors, record["values"])
+
+
+def _paths(folder: Path, step: int) -> tuple[Path, Path]:
+    return folder / f"{step:08d}.safetensors", folder / f"{step:08d}.json"
+
+
+def _check(record: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,165 @@
+"""The command line: what the commands take. Nothing heavy is imported before a command runs.
+
+It is written with argparse, although DEPENDENCIES once favoured another parser: `python -m metavib` must run
+where only torch is installed, and argparse is always there and imports in a few milliseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from metavib import __version__
+from metavib.errors import UserError, unknown_name
+
+COMMANDS = {
+    "demo": "train and compare four methods on handwritten digits, in minutes, with no download",
+    "data": "look at a dataset: domains, classes, sizes, and everything that is wrong with it",
+    "train": "train on some domains and measure on one that is held out; resumes an unfinished run",
+    "evaluate": "measure a trained model on a domain",
+    "predict": "classify images, with probability and uncertainty",
+    "describe": "explain an algorithm, dataset, backbone, preset, run or model",
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, with errors of one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}. See '{self.prog} --help'.")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; the exit status is 0, 2 for what the user can fix, 1 for our own faults."""
+    try:
+        return _run(list(sys.argv[1:] if arguments is None else arguments))
+    except UserError as error:
+        print(f"metavib: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("metavib: stopped.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has gone; the interpreter must not try to flush it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if type(error).__name__ == "OutOfMemoryError":
+            print(
+                "metavib: out of memory: lower images_per_domain with --set, or use another --device.",
+                file=sys.stderr,
+            )
+            return 2
+        traceback.print_exc()
+        print(
+            f"metavib: this is a fault of metavib {__version__}, not yours. Please report it.",
+            file=sys.stderr,
+        )
+        return 1
+
+
+def _run(arguments: list[str]) -> int:
+    first = arguments[0] if arguments else ""
+    if first and not first.startswith("-") and first not in COMMANDS:
+        raise unknown_name("command", first, COMMANDS)
+    parser, commands = _parsers()
+    parsed, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        options = [option for action in commands[parsed.command]._actions for option in action.option_strings]
+        raise unknown_name("argument", unknown[0], options)
+    if parsed.command is None:
+        parser.print_help()
+        return 0
+    handler: Callable[[argparse.Namespace], int] = importlib.import_module(
+        f"metavib.commands.{parsed.command}"
+    ).run
+    return handler(parsed)
+
+
+def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
+    parser = _Parser(
+        prog="metavib",
+        description="Image classifiers that work on sources they have never seen, and say when they are unsure.",
+        epilog="Start with: metavib demo",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"metavib {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
+    commands = {
+        name: subparsers.add_parser(
+            name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
+        )
+        for name, text in COMMANDS.items()
+    }
+    for command in commands.values():
+        command.add_argument("--json", action="store_true", help="put one JSON object on stdout")
+
+    demo = commands["demo"]
+    demo.add_argument("--out", default="runs/demo", help="where the runs go (%(default)s)")
+    demo.add_argument("--seed", type=int, default=0, help="(%(default)s)")
+    demo.add_argument("--steps", type=int, help="iterations of each run, instead of the preset's")
+    _add_device(demo)
+
+    data = commands["data"]
+    data.add_argument(
+        "dataset", metavar="DATASET", help="rotated-digits, rotated-mnist, pacs, vlcs, or a path"
+    )
+    _add_data(data)
+
+    train = commands["train"]
+    train.add_argument(
+        "dataset", metavar="DATASET", nargs="?", help="rotated-digits, rotated-mnist, pacs, vlcs, or a path"
+    )
+    train.add_argument("--target", help="the domain that is held out")
+    train.add_argument("--algorithm", help="erm, baseline, vib or metavib (metavib)")
+    train.add_argument("--preset", help="paper or fast (fast)")
+    train.add_argument("--steps", type=int, help="iterations, instead of the preset's")
+    train.add_argument("--seed", type=int, help="a random one is chosen and printed where none is given")
+    train.add_argument("--out", help="the run directory (runs/DATASET-TARGET-ALGORITHM-SEED)")
+    train.add_argument("--backbone", help="the network; 'metavib describe' lists them")
+    train.add_argument("--weights", help="imagenet, a file, or none")
+    train.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting")
+    train.add_argument("--config", help="a YAML or JSON file with any of these and all settings")
+    train.add_argument("--skip-bad", action="store_true", help="train without the files that cannot be read")
+    train.add_argument(
+        "--checkpoint-seconds", type=float, default=30.0, help="time between checkpoints (%(default)s)"
+    )
+    _add_data(train)
+    _add_device(train)
+
+    evaluate = commands["evaluate"]
+    evaluate.add_argument("run", metavar="RUN", help="a finished run directory")
+    evaluate.add_argument("--domain", help="the domain to measure on (the run's held-out one)")
+    evaluate.add_argument("--repeats", type=int, help="predictions with fresh draws (20)")
+    evaluate.add_argument(
+        "--skip-bad", action="store_true", help="measure without the files that cannot be read"
+    )
+    evaluate.add_argument("--data", help="where the datasets lie, if not in METAVIB_DATA")
+    _add_device(evaluate)
+
+    predict = commands["predict"]
+    predict.add_argument("model", metavar="MODEL", help="a model or run directory")
+    predict.add_argument("files", metavar="FILE", nargs="+", help="images, or folders of images")
+    predict.add_argument("--csv", action="store_true", help="put CSV on stdout")
+    predict.add_argument("--seed", type=int, default=0, help="of the draws (%(default)s)")
+    _add_device(predict)
+
+    describe = commands["describe"]
+    describe.add_argument(
+        "name", metavar="NAME", nargs="?", help="what to explain; everything there is, without it"
+    )
+    return parser, commands
+
+
+def _add_data(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", help="where the datasets lie, if not in METAVIB_DATA")
+    parser.add_argument("--protocol", help="of rotated-mnist: paper or domainbed (paper)")
+
+
+def _add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (%(default)s)")

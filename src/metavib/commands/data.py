@@ -1,0 +1,44 @@
+"""`metavib data`: what is in a dataset, and what is wrong with it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from metavib.data.catalog import open_dataset
+from metavib.data.inspection import Report, inspect
+from metavib.data.splits import natural_order
+from metavib.terminal import reading_bar, say, table
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the report; status 2 where training could not start."""
+    root = Path(arguments.data) if arguments.data else None
+    dataset = open_dataset(arguments.dataset, data_root=root, protocol=arguments.protocol, seed=0)
+    with reading_bar("opening images", quiet=arguments.json) as reading:
+        report = inspect(dataset, progress=reading)
+    say(f"{dataset.name} ({dataset.protocol})")
+    say(counts_table(report))
+    if report.sizes is not None:
+        (low_w, mid_w, high_w), (low_h, mid_h, high_h) = report.sizes.width, report.sizes.height
+        say(f"pixels: smallest {low_w} x {low_h}, median {mid_w} x {mid_h}, largest {high_w} x {high_h}")
+    say("modes: " + ", ".join(f"{count} {mode}" for mode, count in report.modes.items()))
+    for problem in report.problems:
+        say(f"{problem.severity}: {problem.text}")
+    say("training can start." if report.can_train else "training cannot start: fix the errors above.")
+    if arguments.json:
+        print(json.dumps(report.to_json()))
+    return 0 if report.can_train else 2
+
+
+def counts_table(report: Report) -> str:
+    """Domains x classes, with sums."""
+    classes = sorted({name for counts in report.counts.values() for name in counts}, key=natural_order)
+    rows = []
+    for name in classes:
+        found = [counts.get(name, 0) for counts in report.counts.values()]
+        rows.append([name, *map(str, found), str(sum(found))])
+    sums = [sum(counts.values()) for counts in report.counts.values()]
+    rows.append(["all", *map(str, sums), str(sum(sums))])
+    return table(["class", *report.counts, "all"], rows)

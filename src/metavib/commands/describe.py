@@ -1,0 +1,129 @@
+"""`metavib describe`: what there is, and what it means."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from metavib.algorithms import ALGORITHMS
+from metavib.data.catalog import NAMES
+from metavib.data.transforms import Augmentation
+from metavib.errors import unknown_name
+from metavib.evaluate import Evaluation
+from metavib.networks.backbones import BACKBONES
+from metavib.optimization import Training
+from metavib.recipes import PRESETS
+from metavib.run_directory import RunDirectory, read_json
+from metavib.settings import Settings, describe
+from metavib.terminal import say, table
+
+DATASETS = {
+    "rotated-digits": "scikit-learn's handwritten digits, 1,000 of them at six angles; no download",
+    "rotated-mnist": "MNIST at six angles: --protocol paper (the same 1,000 digits) or domainbed (all 70,000)",
+    "pacs": "photo, art painting, cartoon and sketch; 7 classes; with the official lists where they are there",
+    "vlcs": "VOC2007, LabelMe, Caltech101 and SUN09; 5 classes",
+}
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Explain one thing, or list everything."""
+    description = overview() if arguments.name is None else explanation(arguments.name)
+    show(description)
+    if arguments.json:
+        print(json.dumps(description))
+    return 0
+
+
+def overview() -> dict[str, Any]:
+    """All names, each with a line."""
+    return {
+        "algorithms": {name: _first_line(kind) for name, kind in ALGORITHMS.items()},
+        "datasets": DATASETS
+        | {"PATH": "a folder domain/class/*.jpg, or a manifest with path, label, domain"},
+        "backbones": {name: _first_line(kind) for name, kind in BACKBONES.items()},
+        "presets": {name: _first_line(function) for name, function in PRESETS.items()},
+        "settings": {
+            "training": "of every run",
+            "augmentation": "of training images",
+            "evaluation": "of results",
+        },
+    }
+
+
+def explanation(name: str) -> dict[str, Any]:
+    """All that there is to say about one name."""
+    shared: dict[str, Settings] = {
+        "training": Training(),
+        "augmentation": Augmentation(),
+        "evaluation": Evaluation(),
+    }
+    if name in ALGORITHMS:
+        module = sys.modules[ALGORITHMS[name].__module__]
+        text = f"{inspect.getdoc(ALGORITHMS[name])}\n\n{inspect.getdoc(module)}"
+        return {"algorithm": name, "text": text, "settings": _settings(ALGORITHMS[name].Config())}
+    if name in NAMES:
+        return {"dataset": name, "text": DATASETS[name]}
+    if name in BACKBONES:
+        kind = BACKBONES[name]
+        facts = {"features": kind.feature_size, "image_size": kind.image_size, "channels": kind.channels}
+        return {"backbone": name, "text": inspect.getdoc(kind), **facts}
+    if name in PRESETS:
+        return {"preset": name, "text": inspect.getdoc(PRESETS[name])}
+    if name in shared:
+        return {
+            "section": name,
+            "text": inspect.getdoc(type(shared[name])),
+            "settings": _settings(shared[name]),
+        }
+    directory = RunDirectory(Path(name))
+    if directory.experiment.exists():
+        results = read_json(directory.results) if directory.results.exists() else None
+        return {"run": name, **read_json(directory.experiment), "results": results}
+    if (directory.path / "config.json").exists():
+        return {"model": name, **read_json(directory.path / "config.json")}
+    raise unknown_name(
+        "name", name, [*ALGORITHMS, *NAMES, *BACKBONES, *PRESETS, *shared, "a run or model directory"]
+    )
+
+
+def show(description: dict[str, Any]) -> None:
+    """The description for people."""
+    for name, value in description.items():
+        if name == "settings" and isinstance(value, list):
+            rows = [[s["name"], str(s["default"]), s["takes"], s["meaning"]] for s in value]
+            say(
+                "\nsettings, changed with --set name=value:\n"
+                + _left_table(["name", "default", "takes", "meaning"], rows)
+            )
+        elif name == "text":
+            say(f"\n{value}")
+        elif isinstance(value, dict):
+            say(
+                f"\n{name}:\n"
+                + _left_table(["", ""], [[str(k), _in_words(v)] for k, v in value.items()], head=False)
+            )
+        else:
+            say(f"{name}: {_in_words(value)}")
+
+
+def _left_table(header: list[str], rows: list[list[str]], *, head: bool = True) -> str:
+    if not rows:
+        return "  (none)"
+    lines = table(header, rows, left=True).splitlines()
+    return "\n".join(f"  {line}" for line in (lines if head else lines[2:]))
+
+
+def _in_words(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _settings(settings: Settings) -> list[dict[str, Any]]:
+    return [description._asdict() for description in describe(settings)]
+
+
+def _first_line(thing: object) -> str:
+    return (inspect.getdoc(thing) or "").splitlines()[0]

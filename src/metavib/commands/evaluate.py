@@ -1,0 +1,83 @@
+"""`metavib evaluate`: measure a finished run again, on its unseen domain or on another."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from metavib.commands.train import show_results
+from metavib.data.catalog import open_dataset
+from metavib.data.prepared import open_target, training_digests
+from metavib.data.splits import split_domains
+from metavib.errors import UserError, unknown_name
+from metavib.evaluate import Evaluation, embed, measure
+from metavib.experiment import experiment_from
+from metavib.model import load_model, preprocessing_of
+from metavib.run_directory import RunDirectory, read_json
+from metavib.runner import resolve_device
+from metavib.terminal import reading_bar, say
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, and print."""
+    directory = RunDirectory(Path(arguments.run))
+    if not directory.path.is_dir():
+        raise UserError(f"there is no run directory {directory.path}.")
+    record = read_json(directory.experiment)
+    experiment = experiment_from(record["experiment"])
+    device = resolve_device(arguments.device)
+    algorithm, description = load_model(directory.model, device)
+    root = Path(arguments.data) if arguments.data else None
+    dataset = open_dataset(
+        experiment.dataset, data_root=root, protocol=experiment.protocol or None, seed=experiment.seed
+    )
+    domain = arguments.domain or experiment.target
+    if domain not in dataset.domains:
+        raise unknown_name("domain", domain, dataset.domains)
+    split = split_domains(
+        dataset,
+        experiment.target,
+        seed=experiment.seed,
+        validation_share=experiment.training.validation_share,
+    )
+    if split.digest(dataset) != record["data"]["split"]:
+        raise UserError(
+            f"the images changed since the run in {directory.path} was made: it would mix up roles."
+        )
+    preprocessing = preprocessing_of(algorithm.backbone)
+    trained_on = training_digests(dataset, split, preprocessing.size, skip_bad=arguments.skip_bad)
+    if domain != experiment.target:
+        split = dataclasses.replace(split, target=domain, tested=split.validation[domain])
+        say(f"{domain!r} is a source domain of this run: measuring on its validation images.")
+    settings = experiment.evaluation if arguments.repeats is None else Evaluation(repeats=arguments.repeats)
+    with reading_bar("reading images", quiet=arguments.json) as reading:
+        rows, target_record = open_target(
+            dataset,
+            split,
+            preprocessing,
+            device,
+            trained_on,
+            skip_bad=arguments.skip_bad,
+            progress=reading,
+        )
+    results: dict[str, Any] = {
+        "dataset": dataset.name,
+        "protocol": dataset.protocol,
+        "split": description.split,
+        "algorithm": experiment.algorithm,
+        "seed": experiment.seed,
+        "selection": experiment.training.selection,
+        "classes": list(split.classes),
+        "domain": domain,
+        "seen_in_training": domain != experiment.target,
+        "measured": measure(algorithm, embed(algorithm, rows.batches()), experiment.seed, settings),
+        "data": {"target": target_record},
+    }
+    kind = "source domain" if results["seen_in_training"] else "unseen domain"
+    show_results(f"{kind} {domain!r}", results["measured"], results)
+    if arguments.json:
+        print(json.dumps(results | {"run": str(directory.path)}))
+    return 0

@@ -1,0 +1,168 @@
+"""`metavib train`: one run, from the start or from where it was."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import secrets
+import shlex
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from metavib.config_file import read_config
+from metavib.errors import UserError
+from metavib.experiment import Experiment, experiment_from
+from metavib.run_directory import RunDirectory, read_json
+from metavib.runner import Surroundings, resolve_device, run_experiment
+from metavib.terminal import Bar, reading_bar, say
+from metavib.trainer import Progress, Stopped
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train, and print what was measured."""
+    if not math.isfinite(arguments.checkpoint_seconds) or arguments.checkpoint_seconds < 0:
+        raise UserError("--checkpoint-seconds takes a number from 0.")
+    experiment, out = experiment_and_place(arguments)
+    say(
+        f"{experiment.algorithm} on {experiment.dataset}, {experiment.target!r} unseen, seed {experiment.seed}"
+    )
+    with (
+        stop_requested() as stop,
+        reading_bar("reading images", quiet=arguments.json) as reading,
+        Bar("training", experiment.training.steps, quiet=arguments.json) as bar,
+    ):
+        surroundings = Surroundings(
+            device=resolve_device(arguments.device),
+            data_root=Path(arguments.data) if arguments.data else None,
+            skip_bad=arguments.skip_bad,
+            checkpoint_seconds=arguments.checkpoint_seconds,
+            stop=stop,
+            reading=reading,
+            show=lambda progress: bar.update(progress.step, in_words(progress)),
+            say=bar.say,
+        )
+        try:
+            results = run_experiment(experiment, out, surroundings)
+        except Stopped as stopped:
+            bar.say(f"metavib: {stopped}; the run is kept. To go on: {resume_command(arguments, out)}")
+            return 130
+    show_results(f"unseen domain {results['unseen_domain']!r}", results["unseen"], results)
+    say(f"the run is in {out}. Try: metavib predict {shlex.quote(str(out))} IMAGE...")
+    if arguments.json:
+        print(json.dumps(results | {"run": str(out)}))
+    return 0
+
+
+def experiment_and_place(arguments: argparse.Namespace) -> tuple[Experiment, Path]:
+    """What to train and where, from the flags, the configuration file and a run that is there already."""
+    recorded = _recorded_experiment(Path(arguments.out)) if arguments.out else {}
+    values: dict[str, Any] = read_config(Path(arguments.config)) if arguments.config else {}
+    if not arguments.dataset and not arguments.config:
+        if not recorded:
+            raise UserError(
+                "no dataset is given. Name one: rotated-digits, rotated-mnist, pacs, vlcs, or a path."
+            )
+        values = dict(recorded)  # only --out: go on with the run that is there
+    names = ("dataset", "protocol", "target", "algorithm", "preset", "backbone", "weights", "seed")
+    values |= {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+    if values.get("seed") is None:
+        values["seed"] = recorded.get("seed", secrets.randbelow(2**31))
+    for name in ("dataset", "weights"):
+        values[name] = absolute_if_path(values.get(name))
+    assignments = dict(assignment(text) for text in arguments.set)
+    if arguments.steps is not None:
+        assignments = {"steps": arguments.steps} | assignments
+    experiment = experiment_from(values, assignments)
+    return experiment, Path(arguments.out) if arguments.out else usual_place(experiment)
+
+
+def assignment(text: str) -> tuple[str, str]:
+    """NAME=VALUE, taken apart."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise UserError(f"--set takes NAME=VALUE, not {text!r}.")
+    return name.strip(), value.strip()
+
+
+def absolute_if_path(value: Any) -> Any:
+    """A path that is there, without the folder in which the command was called; anything else as it is."""
+    with contextlib.suppress(OSError, TypeError, ValueError):
+        if Path(value).exists():
+            return str(Path(value).resolve())
+    return value
+
+
+def usual_place(experiment: Experiment) -> Path:
+    """The run directory where none is named."""
+    parts = [Path(experiment.dataset).stem, experiment.target, experiment.algorithm, f"seed{experiment.seed}"]
+    return Path("runs") / "-".join(part.replace("/", "_").replace(" ", "_") for part in parts)
+
+
+def resume_command(arguments: argparse.Namespace, out: Path) -> str:
+    """The shortest command that goes on with a run."""
+    words = ["metavib", "train", "--out", str(out)]
+    for name in ("data", "device"):
+        if getattr(arguments, name) not in (None, "auto"):
+            words += [f"--{name}", getattr(arguments, name)]
+    return shlex.join(words + (["--skip-bad"] if arguments.skip_bad else []))
+
+
+@contextlib.contextmanager
+def stop_requested() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C (or a scheduler's SIGTERM) asked to stop; a second Ctrl-C does not wait."""
+    requested = False
+
+    def request(number: int, frame: FrameType | None) -> None:
+        nonlocal requested
+        requested = True
+        say("\nmetavib: stopping after this step ...")
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    former = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: requested
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def in_words(progress: Progress) -> str:
+    """Losses and validation, as the bar shows them."""
+    parts = [f"{name} {value:.3f}" for name, value in progress.terms.items()]
+    if progress.validation is not None:
+        parts.append(f"validation {100 * progress.validation:.1f} %")
+    return "  ".join(parts)
+
+
+def show_results(title: str, measured: dict[str, Any], results: dict[str, Any]) -> None:
+    """The numbers of one domain, with all that they depend on."""
+    say(f"{title}, {measured['images']} images, {results['algorithm']}:")
+    for name, scale, digits, unit in (
+        ("class_averaged_accuracy", 100, 2, " %"),
+        ("accuracy", 100, 2, " %"),
+        ("nll", 1, 4, ""),
+        ("ece", 100, 2, " %"),
+        ("brier", 1, 4, ""),
+    ):
+        mean, deviation = measured[name]["mean"] * scale, measured[name]["deviation"] * scale
+        say(f"  {name.replace('_', ' '):24} {mean:.{digits}f} +- {deviation:.{digits}f}{unit}")
+    say(
+        f"  ({measured['measured_by']}; selected by {results['selection']}; protocol: {results['protocol']}; "
+        f"split {results['split']}; seed {results['seed']})"
+    )
+
+
+def _recorded_experiment(out: Path) -> dict[str, Any]:
+    """The experiment of a run that is there already."""
+    path = RunDirectory(out).experiment
+    if not path.exists():
+        return {}
+    recorded = read_json(path).get("experiment")
+    if not isinstance(recorded, dict):
+        raise UserError(f"{path} is damaged. Choose another --out.")
+    return recorded

@@ -1,0 +1,1 @@
+"""Images on disk, as domains of classes: listing, decoding, splitting and checking them."""

@@ -1,0 +1,198 @@
+"""Image files are decoded once, into a memory map that is keyed by their content.
+
+`<cache>/images/<key>/` holds `pixels.bin` (uint8, count x 3 x size x size) and `index.json`. The key is a
+hash of the names and the bytes of all files; `<signature>.memo` remembers the key by the files' sizes and
+times, so that a later start need not read them. A directory gets its final name only when it is complete.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from metavib.data import images
+from metavib.data.dataset import DomainImages, Progress, digest_of
+from metavib.errors import UserError
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows: two processes may build the same entry; the rename stays atomic
+    fcntl = None  # type: ignore[assignment]
+
+_FORMAT_VERSION = 1  # changes whenever the same bytes would give other pixels
+
+
+def cache_root() -> Path:
+    """Where decoded images are kept."""
+    if given := os.environ.get("METAVIB_CACHE"):
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "metavib"
+
+
+def decoded(
+    root: Path, names: Sequence[str], size: int, *, skip_bad: bool = False, progress: Progress | None = None
+) -> DomainImages:
+    """The pixels of the files, from the cache; built first where it does not have them."""
+    folder = cache_root() / "images"
+    settings = (_FORMAT_VERSION, size, skip_bad)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        times = [_file_times(root / name) for name in names]
+        memo = folder / f"{_hash(settings, names, times)}.memo"
+        found = _load(folder / _remembered(memo), size)
+        if found is None:
+            digests = _digests(root, names)
+            key = _hash(settings, names, digests)
+            _remove_abandoned(folder)
+            with _locked(folder / f"{key}.lock"):
+                found = _load(folder / key, size)
+                if found is None:
+                    with closing(images.decode_all(root, names, size)) as rows:
+                        _build(folder / key, rows, digests, skip_bad, progress)
+                    found = _load(folder / key, size)
+            assert found is not None
+            _write_synced(memo.with_suffix(f".{os.getpid()}"), key).replace(memo)
+        return found
+    except OSError as error:  # of the cache only: a file that cannot be read is a BadImage
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            problem = "is on a disk that is full"
+        else:
+            problem = f"cannot be used ({error.strerror})"
+        raise UserError(
+            f"the image cache {folder} {problem}; make room, or set METAVIB_CACHE to another folder"
+        ) from error
+
+
+def bad_files(bad: Sequence[str]) -> UserError:
+    """The one error for all bad files of a domain."""
+    more = f"; and {len(bad) - 5} more" if len(bad) > 5 else ""
+    return UserError(
+        f"{len(bad)} image file(s) cannot be used: {'; '.join(bad[:5])}{more}. "
+        "Fix or remove them, or leave them out with --skip-bad"
+    )
+
+
+def _load(entry: Path, size: int) -> DomainImages | None:
+    """A complete entry, or None where there is none or it is damaged."""
+    try:
+        index = json.loads((entry / "index.json").read_text())
+        shape = (len(index["kept"]), 3, size, size)
+        if len(index["digests"]) != shape[0] or (entry / "pixels.bin").stat().st_size != math.prod(shape):
+            return None
+        pixels = np.memmap(entry / "pixels.bin", dtype=np.uint8, mode="r", shape=shape)
+        return DomainImages(pixels, tuple(index["kept"]), tuple(index["digests"]), tuple(index["skipped"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _build(
+    entry: Path,
+    rows: Iterator[images.Row],
+    expected: Sequence[str],
+    skip_bad: bool,
+    progress: Progress | None,
+) -> None:
+    """Writes the entry beside its place, and moves it there when it is complete and on the disk."""
+    partial = entry.with_name(f"{entry.name}.{os.getpid()}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        kept, skipped = [], []
+        with (partial / "pixels.bin").open("wb") as pixels:
+            for position, row in enumerate(rows):
+                if row.pixels is None:
+                    skipped.append(row.problem)
+                elif row.digest != expected[position]:  # else the key would not be that of the content
+                    raise UserError(f"{row.name} changed while it was read; start again")
+                else:
+                    kept.append(position)
+                    pixels.write(row.pixels.tobytes())
+                if progress:
+                    progress(position + 1, len(expected))
+            if skipped and not (skip_bad and kept):
+                raise bad_files(skipped)
+            pixels.flush()
+            os.fsync(pixels.fileno())
+        index = {"kept": kept, "digests": [expected[position] for position in kept], "skipped": skipped}
+        _write_synced(partial / "index.json", json.dumps(index))
+        shutil.rmtree(entry, ignore_errors=True)  # a damaged one
+        partial.rename(entry)
+    except BaseException:  # Ctrl-C too leaves nothing half-written
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _digests(root: Path, names: Sequence[str]) -> list[str]:
+    """A digest of each file's bytes; of the reason where they cannot be read."""
+
+    def digest(name: str) -> str:
+        try:
+            return digest_of(images.read(root / name, name))
+        except images.BadImage as bad:
+            return str(bad)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(digest, names))
+
+
+def _file_times(path: Path) -> tuple[int, ...]:
+    """What changes when a file does, without reading it."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ()
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev
+
+
+def _hash(*parts: object) -> str:
+    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
+
+
+def _remembered(memo: Path) -> str:
+    """The key that a memo holds; a name that no entry has where there is none, or a damaged one."""
+    try:
+        key = memo.read_text()
+    except (OSError, ValueError):
+        return "none"
+    return key if key.isalnum() else "none"
+
+
+def _write_synced(path: Path, text: str) -> Path:
+    with path.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    return path
+
+
+@contextmanager
+def _locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Holds the lock file in the block, or says False where another process does and we do not wait."""
+    with path.open("a") as file:
+        try:
+            if fcntl:
+                fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = True
+        except BlockingIOError:
+            held = False
+        yield held
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """A builder that was killed leaves its partial directory, but not its lock."""
+    if not fcntl:
+        return
+    for partial in folder.glob("*.partial"):
+        with _locked(folder / f"{partial.name.partition('.')[0]}.lock", wait=False) as held:
+            if held:
+                shutil.rmtree(partial, ignore_errors=True)

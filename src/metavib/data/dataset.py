@@ -1,0 +1,109 @@
+"""What a dataset is: domains that are listed without opening an image, and opened one by one."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, final
+
+import numpy as np
+
+from metavib.errors import unknown_name
+from metavib.shapes import UInt8
+
+# Official parts by the folder or column value that names them; "" stands for none.
+PARTS = {"train": "train", "crossval": "crossval", "val": "crossval", "test": "test"}
+
+Progress = Callable[[int, int], None]  # (done, total)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What is known of one domain without opening an image."""
+
+    domain: str
+    names: tuple[str, ...]  # stable unique id of each image: its path relative to the root, or "digit-00123"
+    classes: tuple[str, ...]  # class name of each image
+    parts: tuple[str, ...]  # official part of each image: "train", "crossval", "test", or ""
+
+
+@dataclass(frozen=True)
+class DomainImages:
+    """One domain, opened and decoded."""
+
+    pixels: UInt8[np.ndarray, "count channels size size"]  # may be a read-only memory map
+    kept: tuple[
+        int, ...
+    ]  # positions in the listing of the rows of `pixels`: all, unless bad files were skipped
+    digests: tuple[str, ...]  # `digest_of` each row's file, or of its array where the digits are generated
+    skipped: tuple[str, ...]  # "name: reason" of each bad file left out
+
+
+class Dataset(ABC):
+    """Labelled images in several domains."""
+
+    name: str
+    domains: tuple[str, ...]
+    channels: int
+    protocol: str  # printed with every result
+
+    @abstractmethod
+    def listing(self, domain: str) -> Listing:
+        """The images of a domain, by name. Opens none of them."""
+
+    @abstractmethod
+    def images(
+        self, domain: str, size: int, *, skip_bad: bool = False, progress: Progress | None = None
+    ) -> DomainImages:
+        """The domain's images at size x size pixels. Opens no file of another domain."""
+
+
+class File(NamedTuple):
+    """One image file of a dataset."""
+
+    path: str  # relative to the dataset's root, with forward slashes; absolute where it lies elsewhere
+    label: str
+    part: str  # one of the values of PARTS, or ""
+
+
+@final
+class FileDataset(Dataset):
+    """A dataset of image files; however they were found, they are decoded through the cache."""
+
+    def __init__(
+        self,
+        name: str,
+        root: Path,
+        files: Mapping[str, Sequence[File]],
+        *,
+        protocol: str,
+        ignored: Sequence[str] = (),
+    ) -> None:
+        self.name = name
+        self.root = root
+        self.domains = tuple(files)
+        self.channels = 3
+        self.protocol = protocol
+        self.ignored = tuple(ignored)  # files among the images that are none
+        self._files = {domain: tuple(members) for domain, members in files.items()}
+
+    def listing(self, domain: str) -> Listing:
+        if domain not in self._files:
+            raise unknown_name("domain", domain, self.domains)
+        names, classes, parts = zip(*self._files[domain], strict=True)
+        return Listing(domain, names, classes, parts)
+
+    def images(
+        self, domain: str, size: int, *, skip_bad: bool = False, progress: Progress | None = None
+    ) -> DomainImages:
+        from metavib.data.cache import decoded  # which returns the DomainImages of this file
+
+        return decoded(self.root, self.listing(domain).names, size, skip_bad=skip_bad, progress=progress)
+
+
+def digest_of(data: bytes) -> str:
+    """The fingerprint by which byte-identical images are found."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -1,0 +1,77 @@
+"""Folders as datasets: `root/<domain>/<class>/*`, or `root/<domain>/{train,crossval,test}/<class>/*`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from metavib.data.dataset import PARTS, Dataset, File, FileDataset
+from metavib.data.images import EXTENSIONS
+from metavib.errors import UserError
+
+# Control characters, and bytes that are not UTF-8: no line of text can show them, no JSON can hold them.
+UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def open_folder(root: Path) -> Dataset:
+    """The dataset in a folder of domains."""
+    domains = subfolders(root)
+    expected = f"expected {root}/<domain>/<class>/*.jpg"
+    if not domains:
+        images = any(_is_image(path) for path in entries(root))
+        problem = f"images lie directly in {root}" if images else f"{root} is empty: it has no domain folder"
+        raise UserError(f"{problem}; {expected}")
+    files: dict[str, list[File]] = {}
+    ignored: list[str] = []
+    for domain in domains:
+        inside = subfolders(root / domain)
+        if not inside and any(_is_image(path) for path in entries(root / domain)):
+            raise UserError(f"images lie directly in {root / domain}; {expected}")
+        files[domain] = []
+        parts = inside if all(name in PARTS for name in inside) else [""]
+        for part in parts:
+            found, others = scan_classes(root, f"{domain}/{part}".rstrip("/"), PARTS.get(part, ""))
+            files[domain] += found
+            ignored += others
+        if not files[domain]:
+            raise UserError(f"domain {domain!r} of {root} has no image in class folders; {expected}")
+    return FileDataset(root.resolve().name, root, files, protocol="folder", ignored=ignored)
+
+
+def scan_classes(root: Path, folder: str, part: str) -> tuple[list[File], list[str]]:
+    """The images of `root/folder/<class>/*`, and the files beside them that are none."""
+    files, others = [], []
+    for label in subfolders(root / folder):
+        for path in entries(root / folder / label):
+            name = f"{folder}/{label}/{path.name}"
+            if _is_image(path):
+                files.append(File(name, label, part))
+            elif not path.is_dir():
+                others.append(name)
+    return files, others
+
+
+def subfolders(folder: Path) -> list[str]:
+    """The names of the folders in a folder, sorted."""
+    return [path.name for path in entries(folder) if path.is_dir()]
+
+
+def entries(folder: Path) -> list[Path]:
+    """What lies in a folder, less hidden files, sorted so that the file system does not matter."""
+    try:
+        found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except FileNotFoundError as error:
+        raise UserError(f"there is no folder {folder}; check the path") from error
+    except NotADirectoryError as error:
+        raise UserError(f"{folder} is not a folder; expected one with <domain>/<class>/*.jpg") from error
+    except OSError as error:
+        raise UserError(f"cannot look into {folder} ({error.strerror}); check its permissions") from error
+    for path in found:
+        if UNPRINTABLE.search(path.name):
+            raise UserError(f"{path.name!r} in {folder} has a name that cannot be printed; rename it")
+    return found
+
+
+def _is_image(path: Path) -> bool:
+    # A link to nowhere counts: it is then reported as a bad file, not lost without a word.
+    return path.suffix.lower() in EXTENSIONS and not path.is_dir()

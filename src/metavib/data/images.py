@@ -1,0 +1,166 @@
+"""The one place that opens an image: limits, formats, orientation and colour are decided here."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import stat
+import threading
+import warnings
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from metavib.data.dataset import digest_of
+from metavib.errors import UserError
+from metavib.shapes import UInt8
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF")
+MAX_PIXELS = 100_000_000
+MAX_BYTES = 200_000_000
+_AHEAD = 256  # files decoded before the first of them is taken; bounds the memory
+
+_pillow_limit = threading.Lock()
+
+
+class BadImage(UserError):
+    """An image that cannot be used, by name and reason."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name}: {reason}")
+
+
+class Row(NamedTuple):
+    """One file of many: its pixels, or what is wrong with it."""
+
+    name: str
+    digest: str  # of the file's bytes
+    pixels: UInt8[np.ndarray, "3 size size"] | None
+    problem: str
+
+
+def read(path: Path, name: str) -> bytes:
+    """The bytes of an image file."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever
+            raise BadImage(name, "is not a regular file")
+        _check_length(status.st_size, name)
+        return path.read_bytes()
+    except OSError as error:
+        raise BadImage(name, f"cannot be read ({error.strerror})") from error
+
+
+def describe(data: bytes, name: str) -> tuple[int, int, str]:
+    """Width, height and Pillow mode, from the header alone."""
+    with _opened(data, name) as image:
+        return image.width, image.height, image.mode
+
+
+def decode(data: bytes, name: str, size: int) -> UInt8[np.ndarray, "3 {size} {size}"]:
+    """The image in RGB, upright, squashed to size x size (bilinear with antialiasing)."""
+    with _opened(data, name) as image:
+        # Lets a JPEG decoder leave out detail, down to twice the size that is needed.
+        image.draft(None, (2 * size, 2 * size))
+        image.load()
+        resized = _in_colour(_upright(image)).resize((size, size), Image.Resampling.BILINEAR)
+        return np.ascontiguousarray(np.asarray(resized).transpose(2, 0, 1))
+
+
+def decode_all(root: Path, names: Sequence[str], size: int) -> Generator[Row]:
+    """The files in their order, decoded by all cores."""
+
+    def attempt(name: str) -> Row:
+        try:
+            data = read(root / name, name)
+            return Row(name, digest_of(data), decode(data, name, size), "")
+        except BadImage as bad:
+            return Row(name, "", None, str(bad))
+
+    remaining = iter(names)
+    # Pillow releases the GIL while it decodes. Its warnings are about metadata that is not used here.
+    with ThreadPoolExecutor(os.cpu_count()) as pool, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        while batch := list(itertools.islice(remaining, _AHEAD)):
+            yield from pool.map(attempt, batch)
+
+
+@contextmanager
+def _opened(data: bytes, name: str) -> Iterator[Image.Image]:
+    """The image with its header checked; whatever Pillow raises in the block becomes a `BadImage`."""
+    _check_length(len(data), name)
+    try:
+        with _without_pillow_limit():
+            image = Image.open(io.BytesIO(data), formats=FORMATS)
+        with image:
+            if image.width * image.height > MAX_PIXELS:
+                size = f"{image.width:,} x {image.height:,}"
+                raise BadImage(name, f"is too large ({size} pixels; the limit is {MAX_PIXELS:,} in all)")
+            yield image
+    except BadImage:
+        raise
+    except UnidentifiedImageError as error:
+        raise BadImage(
+            name, "is not a JPEG, PNG, WebP, BMP or TIFF image, or its header is damaged"
+        ) from error
+    except (
+        Exception
+    ) as error:  # on hostile bytes Pillow raises nearly anything, MemoryError and struct.error too
+        message = " ".join(str(error).split()) or type(error).__name__
+        raise BadImage(name, f"is damaged or truncated ({message})") from error
+
+
+@contextmanager
+def _without_pillow_limit() -> Iterator[None]:
+    """Pillow's own limit is a warning, or an error that does not name the size: ours replaces it.
+
+    It is a global of Pillow's, so it is put back at once, and one thread at a time opens a header.
+    """
+    with _pillow_limit:
+        limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+        try:
+            yield
+        finally:
+            Image.MAX_IMAGE_PIXELS = limit
+
+
+def _check_length(count: int, name: str) -> None:
+    if count == 0:
+        raise BadImage(name, "is empty")
+    if count > MAX_BYTES:
+        raise BadImage(name, f"is too large ({count:,} bytes; the limit is {MAX_BYTES:,})")
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Turned as its EXIF orientation says."""
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # broken metadata must not cost an image whose pixels are fine
+        return image
+
+
+def _in_colour(image: Image.Image) -> Image.Image:
+    """RGB, with what is transparent over white."""
+    if image.mode.startswith("I") or image.mode == "F":
+        image = _eight_bit(image)
+    elif image.has_transparency_data:
+        layer = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
+    return image.convert("RGB")
+
+
+def _eight_bit(image: Image.Image) -> Image.Image:
+    """Deep grey values as bytes: from 0..1 (float) or 0..65535 (integer), else from their own range."""
+    values = np.nan_to_num(np.asarray(image, dtype=np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    low, high = 0.0, 1.0 if image.mode == "F" else 65535.0
+    if values.min() < low or values.max() > high:
+        low, high = float(values.min()), float(values.max())
+    scaled = (values - low) * (255.0 / max(high - low, 1e-12))
+    return Image.fromarray(np.rint(scaled).clip(0, 255).astype(np.uint8))

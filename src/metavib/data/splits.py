@@ -1,0 +1,105 @@
+"""Which images train, which choose the model, and which are the unseen domain. Opens no image."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from metavib.data.dataset import Dataset, Listing
+from metavib.errors import UserError, unknown_name
+from metavib.randomness import key_of, permutation
+
+
+@dataclass(frozen=True)
+class Split:
+    """Roles of images, as positions in the listings of their domains."""
+
+    train: dict[str, tuple[int, ...]]  # by source domain
+    validation: dict[str, tuple[int, ...]]  # by source domain
+    target: str
+    tested: tuple[int, ...]  # the target's "test" part where it has one, else all of it
+    classes: tuple[str, ...]  # of all training images, in `natural_order`
+
+    def digest(self, dataset: Dataset) -> str:
+        """16 hex digits of who plays which role, whatever the order."""
+        roles = [
+            ("train", self.train),
+            ("validation", self.validation),
+            ("tested", {self.target: self.tested}),
+        ]
+        lines = []
+        for role, members in roles:
+            for domain, positions in members.items():
+                names = dataset.listing(domain).names
+                lines += [f"{role}\0{domain}\0{names[position]}" for position in positions]
+        return hashlib.blake2b("\n".join(sorted(lines)).encode(), digest_size=8).hexdigest()
+
+
+def split_domains(dataset: Dataset, target: str, *, seed: int, validation_share: float) -> Split:
+    """One domain is the target, the others are sources, divided into training and validation images."""
+    if target not in dataset.domains:
+        raise unknown_name("target domain", target, dataset.domains)
+    if len(dataset.domains) < 3:
+        raise UserError(
+            f"{dataset.name} has {len(dataset.domains)} domain(s): {', '.join(dataset.domains)}; "
+            "at least 2 source domains and a target are needed, so add images from another source"
+        )
+    if not 0 <= validation_share < 1:
+        raise UserError(f"the validation share is {validation_share}; choose one from 0 to below 1")
+    train, validation = {}, {}
+    trained: set[str] = set()
+    validated: set[str] = set()
+    for domain in dataset.domains:
+        if domain != target:
+            listing = dataset.listing(domain)
+            train[domain], validation[domain] = _divide(listing, seed, validation_share)
+            trained |= {listing.classes[position] for position in train[domain]}
+            validated |= {listing.classes[position] for position in validation[domain]}
+    goal = dataset.listing(target)
+    tested = _of_part(goal, "test") or tuple(range(len(goal.names)))
+    wanted = validated | {goal.classes[position] for position in tested}
+    if unseen := sorted(wanted - trained, key=natural_order):
+        raise UserError(
+            f"no source domain has training images of {', '.join(unseen)}, which target {target!r} or the "
+            "validation images have; add some, or remove the class"
+        )
+    return Split(train, validation, target, tested, tuple(sorted(trained, key=natural_order)))
+
+
+def separate(digests_kept: Iterable[str], candidates: Sequence[str]) -> tuple[int, ...]:
+    """Positions of the candidates that are not byte-identical to one of the kept images."""
+    kept = set(digests_kept)
+    return tuple(position for position, digest in enumerate(candidates) if digest not in kept)
+
+
+def natural_order(name: str) -> tuple[tuple[int, str], ...]:
+    """A sort key that puts "2" before "10"."""
+    pieces = re.split("([0-9]+)", name)  # text, number, text, ...
+    numbers = [(len(digits.lstrip("0")), digits.lstrip("0")) for digits in pieces[1::2]]
+    texts = [(0, text) for text in pieces[::2]]
+    alternating = [piece for pair in zip(texts, [*numbers, (0, name)], strict=True) for piece in pair]
+    return tuple(alternating)
+
+
+def _divide(listing: Listing, seed: int, share: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Training and validation positions of a source domain: its official parts, else by class at random."""
+    candidates = _of_part(listing, "train") or _of_part(listing, "")
+    if not candidates:
+        raise UserError(f"domain {listing.domain!r} has no training part; make it the target, or add one")
+    official = _of_part(listing, "crossval")
+    if share == 0 or official:
+        return candidates, official if share else ()
+    held_out: set[int] = set()
+    for label in set(listing.classes):
+        members = [position for position in candidates if listing.classes[position] == label]
+        # At least one to validate and one to train with, where there are two.
+        count = min(max(round(share * len(members)), 1), len(members) - 1)
+        order = permutation(key_of(seed, "split", listing.domain, label), len(members)).tolist()
+        held_out.update(members[place] for place in order[: max(count, 0)])
+    return tuple(place for place in candidates if place not in held_out), tuple(sorted(held_out))
+
+
+def _of_part(listing: Listing, part: str) -> tuple[int, ...]:
+    return tuple(position for position, own in enumerate(listing.parts) if own == part)

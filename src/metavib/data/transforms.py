@@ -1,0 +1,139 @@
+"""What happens to images between the cache and the network, in batches, on the training device."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from metavib.settings import Settings, setting
+from metavib.shapes import Float, UInt8
+
+
+class Preprocessing(NamedTuple):
+    """How a network wants its images: side, channels, and the normalisation after scaling to [0, 1]."""
+
+    size: int
+    channels: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __call__(
+        self, images: UInt8[Tensor, "batch channels height width"]
+    ) -> Float[Tensor, "batch channels height width"]:
+        """Pixels as the network wants them."""
+        return self.normalised(images.to(torch.float32) / 255.0)
+
+    def normalised(
+        self, images: Float[Tensor, "batch channels height width"]
+    ) -> Float[Tensor, "batch channels height width"]:
+        """(pixels in [0, 1] - mean) / std."""
+        mean = torch.tensor(self.mean, device=images.device).view(1, -1, 1, 1)
+        std = torch.tensor(self.std, device=images.device).view(1, -1, 1, 1)
+        return (images - mean) / std
+
+
+@dataclass(frozen=True)
+class Augmentation(Settings):
+    """Random changes of training images, each image its own. Validation and test images never pass here."""
+
+    smallest_crop: float = setting(
+        1.0, "smallest share of the area that a random crop keeps; 1 is no crop", above=0, maximum=1
+    )
+    flip: float = setting(0.0, "probability of a mirror image", minimum=0, maximum=1)
+    colour: float = setting(
+        0.0, "largest relative change of brightness, contrast and saturation", minimum=0, maximum=1
+    )
+    grey: float = setting(0.0, "probability of a grey image", minimum=0, maximum=1)
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is changed at all."""
+        return self != Augmentation()
+
+
+DRAWS_PER_IMAGE = 9  # uniform numbers that `augment` takes for each image
+GREY_WEIGHTS = (0.299, 0.587, 0.114)  # ITU-R 601, as Pillow and torchvision have it
+
+
+def augment(
+    images: Float[Tensor, "batch channels height width"],
+    settings: Augmentation,
+    draws: Float[Tensor, "batch draws"],
+) -> Float[Tensor, "batch channels height width"]:
+    """Crop, flip, colour and grey of images in [0, 1], each by its own row of uniform draws."""
+    area, shape, left, top, flip, brightness, contrast, saturation, grey = draws.unbind(dim=-1)
+    if settings.smallest_crop < 1 or settings.flip > 0:
+        images = _crop_and_flip(images, settings, area, shape, left, top, flip < settings.flip)
+    if settings.colour > 0:
+        images = _brightness(images, _factor(brightness, settings.colour))
+        images = _contrast(images, _factor(contrast, settings.colour))
+        images = _saturation(images, _factor(saturation, settings.colour))
+    if settings.grey > 0:
+        images = torch.where((grey < settings.grey).view(-1, 1, 1, 1), _grey(images), images)
+    return images
+
+
+def _crop_and_flip(
+    images: Tensor,
+    settings: Augmentation,
+    area: Tensor,
+    shape: Tensor,
+    left: Tensor,
+    top: Tensor,
+    flip: Tensor,
+) -> Tensor:
+    """A random part of the image, its area and its aspect (3:4 to 4:3) drawn, stretched to the whole."""
+    share = settings.smallest_crop + (1.0 - settings.smallest_crop) * area
+    widest = math.log(4 / 3) if settings.smallest_crop < 1 else 0.0
+    aspect = torch.exp((2.0 * shape - 1.0) * widest)
+    width = torch.sqrt(share * aspect).clamp(max=1.0)
+    height = torch.sqrt(share / aspect).clamp(max=1.0)
+    # affine_grid's coordinates run from -1 to 1: the part's centre lies within what its size leaves free.
+    centre_x = (2.0 * left - 1.0) * (1.0 - width)
+    centre_y = (2.0 * top - 1.0) * (1.0 - height)
+    scale_x = torch.where(flip, -width, width)
+    zero = torch.zeros_like(width)
+    rows = [torch.stack([scale_x, zero, centre_x], dim=-1), torch.stack([zero, height, centre_y], dim=-1)]
+    grid = nn.functional.affine_grid(torch.stack(rows, dim=-2), list(images.shape), align_corners=False)
+    return nn.functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
+
+
+def _factor(draw: Tensor, largest_change: float) -> Tensor:
+    return (1.0 + (2.0 * draw - 1.0) * largest_change).view(-1, 1, 1, 1)
+
+
+def _brightness(images: Tensor, factor: Tensor) -> Tensor:
+    return (images * factor).clamp(0.0, 1.0)
+
+
+def _contrast(images: Tensor, factor: Tensor) -> Tensor:
+    middle = _grey(images).mean(dim=(1, 2, 3), keepdim=True)
+    return (middle + (images - middle) * factor).clamp(0.0, 1.0)
+
+
+def _saturation(images: Tensor, factor: Tensor) -> Tensor:
+    grey = _grey(images)
+    return (grey + (images - grey) * factor).clamp(0.0, 1.0)
+
+
+def _grey(images: Tensor) -> Tensor:
+    """The image without colour, in as many channels; an image of one channel is grey already."""
+    if images.shape[1] == 1:
+        return images
+    weights = torch.tensor(GREY_WEIGHTS, device=images.device).view(1, 3, 1, 1)
+    return (images * weights).sum(dim=1, keepdim=True).expand_as(images)
+
+
+def with_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
+    """Images [count, channels, height, width] in grey or in colour, as the network wants them."""
+    if pixels.shape[1] == channels:
+        return pixels
+    if channels == 3:
+        return np.repeat(pixels, 3, axis=1)
+    weights = np.array(GREY_WEIGHTS, dtype=np.float32)
+    return np.rint(np.tensordot(pixels, weights, axes=(1, 0))[:, None]).astype(np.uint8)

@@ -1,0 +1,110 @@
+"""Measuring a model by the paper's protocol: repeats of Monte Carlo predictions, and their spread."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from metavib import metrics
+from metavib.algorithms.base import Algorithm, Noise
+from metavib.data.storage import Batch
+from metavib.randomness import fold, key_of, normal
+from metavib.settings import Settings, setting
+from metavib.shapes import Float, Int
+
+CHUNK = 256  # images whose draws are in memory at one time
+
+MEASURES = {
+    "class_averaged_accuracy": metrics.class_averaged_accuracy,
+    "accuracy": metrics.accuracy,
+    "nll": metrics.negative_log_likelihood,
+    "ece": metrics.expected_calibration_error,
+    "brier": metrics.brier_score,
+}
+
+
+@dataclass(frozen=True)
+class Evaluation(Settings):
+    """How a trained model is measured."""
+
+    repeats: int = setting(
+        20, "predictions with fresh draws; results are their mean and deviation", minimum=1
+    )
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Images of which all but the draws is computed, with their labels."""
+
+    features: Float[Tensor, "count features"]
+    labels: Int[Tensor, count]
+
+
+@torch.no_grad()
+def embed(algorithm: Algorithm, batches: Iterable[Batch]) -> Embedded:
+    """Pass the images through the network once."""
+    features, labels = zip(*((algorithm.embed(batch.images), batch.labels) for batch in batches), strict=True)
+    return Embedded(torch.cat(features), torch.cat(labels))
+
+
+@torch.no_grad()
+def predict(
+    algorithm: Algorithm, embedded: Embedded, seed: int, repeat: int
+) -> Float[Tensor, "count classes"]:
+    """Class probabilities from one set of draws: the same classifiers for all images, each its own codes."""
+    probabilities = []
+    for chunk, features in enumerate(embedded.features.split(CHUNK)):
+        noise = prediction_noise(algorithm, seed, repeat, chunk, features)
+        probabilities.append(algorithm.predictive(features, noise).probabilities())
+    return torch.cat(probabilities)
+
+
+def prediction_noise(algorithm: Algorithm, seed: int, repeat: int, chunk: int, features: Tensor) -> Noise:
+    """The draws of one repeat for one chunk of images."""
+    noise = {}
+    for purpose, shape in algorithm.prediction_noise_shapes(len(features)).items():
+        key = fold(key_of(seed, "evaluation", purpose), repeat)
+        if purpose != "classifier":
+            key = fold(key, chunk)
+        noise[purpose] = normal(key, shape, features.device)
+    return noise
+
+
+@torch.no_grad()
+def accuracy_at_mean(algorithm: Algorithm, embedded: Embedded) -> float:
+    """Plain accuracy with every distribution at its mean: quick, and free of noise."""
+    hits = 0
+    for features, labels in zip(embedded.features.split(CHUNK), embedded.labels.split(CHUNK), strict=True):
+        predicted = algorithm.predictive(features, None).probabilities().argmax(dim=-1)
+        hits += int((predicted == labels).sum())
+    return hits / len(embedded.labels)
+
+
+def measure(algorithm: Algorithm, embedded: Embedded, seed: int, settings: Evaluation) -> dict[str, Any]:
+    """Each measure as mean and deviation over the repeats, and how they were made."""
+    draws = algorithm.prediction_noise_shapes(1)
+    repeats = settings.repeats if draws else 1  # a method without draws gives the same answer every time
+    results = [predict(algorithm, embedded, seed, repeat) for repeat in range(repeats)]
+    record: dict[str, Any] = {"images": len(embedded.labels), "measured_by": _in_words(repeats, draws)}
+    for name, function in MEASURES.items():
+        values = torch.stack([function(probabilities, embedded.labels) for probabilities in results]).double()
+        deviation = values.std(correction=1) if repeats > 1 else torch.zeros(())
+        record[name] = {"mean": values.mean().item(), "deviation": deviation.item()}
+    by_class = (
+        torch.stack([metrics.per_class_accuracy(p, embedded.labels) for p in results]).double().mean(dim=0)
+    )
+    record["per_class_accuracy"] = [None if math.isnan(value) else value for value in by_class.tolist()]
+    return record
+
+
+def _in_words(repeats: int, draws: dict[str, tuple[int, ...]]) -> str:
+    if not draws:
+        return "one deterministic prediction"
+    return f"{repeats} repeats of " + " x ".join(
+        f"{shape[0]} {purpose} draws" for purpose, shape in draws.items()
+    )

@@ -1,0 +1,156 @@
+"""An experiment: everything that decides a run. Two runs of the same experiment are the same run."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from metavib.algorithms import algorithm_named
+from metavib.data.transforms import Augmentation
+from metavib.errors import UserError, unknown_name
+from metavib.evaluate import Evaluation
+from metavib.networks.backbones import BACKBONES
+from metavib.optimization import Training
+from metavib.recipes import recipe_named
+from metavib.settings import Settings, changed, names_of
+
+SECTIONS = ("training", "method", "augmentation", "evaluation")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Names, seed and settings."""
+
+    dataset: str  # a known name, or the path of a folder or manifest
+    protocol: str  # "" is the dataset's own default
+    target: str
+    algorithm: str
+    backbone: str
+    weights: str
+    seed: int
+    preset: str  # where the settings came from; the settings themselves decide
+    training: Training
+    method: Settings  # the algorithm's own
+    augmentation: Augmentation
+    evaluation: Evaluation
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, in the form that `experiment_from` and a YAML file have."""
+        return dataclasses.asdict(self)
+
+    def identity(self) -> str:
+        """The hash of what decides the run."""
+        deciding = self.to_json()
+        del deciding["preset"]
+        return hashlib.blake2b(json.dumps(deciding, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def experiment_from(values: Mapping[str, Any], assignments: Mapping[str, Any] | None = None) -> Experiment:
+    """The experiment that these values describe.
+
+    What they leave open comes from the preset; `assignments` (from `--set`) come last and name a setting by
+    itself or with its section, `beta` or `method.beta`.
+    """
+    names = [field.name for field in dataclasses.fields(Experiment)]
+    for name in values:
+        if name not in names:
+            raise unknown_name("key", str(name), names)
+    for name in ("dataset", "target"):
+        if not values.get(name) and values.get(name) != 0:
+            raise UserError(f"no {name} is given.")
+    dataset, target = str(values["dataset"]), str(values["target"])
+    algorithm = str(values.get("algorithm") or "metavib")
+    algorithm_named(algorithm)
+    preset = str(values.get("preset") or "fast")
+    recipe = recipe_named(preset, dataset, algorithm)
+    backbone = str(values.get("backbone") or recipe.backbone)
+    if backbone not in BACKBONES:
+        raise unknown_name("backbone", backbone, BACKBONES)
+    sections: dict[str, Settings] = {
+        "training": recipe.training,
+        "method": recipe.method,
+        "augmentation": recipe.augmentation,
+        "evaluation": Evaluation(),
+    }
+    for section in SECTIONS:
+        given = values.get(section) or {}
+        if not isinstance(given, Mapping):
+            raise UserError(f"{section} must hold settings, not {given!r}.")
+        sections[section] = changed(sections[section], given, f"{section}")
+    for name, value in (assignments or {}).items():
+        section, setting_name = _find(name, sections)
+        sections[section] = changed(sections[section], {setting_name: value}, section)
+    return Experiment(
+        dataset=dataset,
+        protocol=str(values.get("protocol") or ""),
+        target=target,
+        algorithm=algorithm,
+        backbone=backbone,
+        weights=str(
+            values.get("weights") or (recipe.weights if backbone == recipe.backbone else _usual(backbone))
+        ),
+        seed=_seed(values.get("seed")),
+        preset=preset,
+        **sections,  # type: ignore[arg-type]
+    )
+
+
+def differences(mine: Experiment, other: Experiment) -> list[str]:
+    """What differs between two experiments, in words."""
+    left, right = _flat(mine.to_json()), _flat(other.to_json())
+    del left["preset"], right["preset"]
+    return [
+        f"{name} {left.get(name)!r} against {right.get(name)!r}"
+        for name in sorted(left.keys() | right.keys())
+        if left.get(name) != right.get(name)
+    ]
+
+
+def to_yaml(experiment: Experiment) -> str:
+    """The experiment as a YAML file: JSON's scalars are YAML's, so no library is needed to write it."""
+    lines = []
+    for name, value in experiment.to_json().items():
+        if isinstance(value, dict):
+            lines.append(f"{name}:" if value else f"{name}: {{}}")
+            lines.extend(f"  {setting}: {json.dumps(v)}" for setting, v in value.items())
+        else:
+            lines.append(f"{name}: {json.dumps(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _find(name: str, sections: Mapping[str, Settings]) -> tuple[str, str]:
+    """The section and the name of a setting that may be given with or without its section."""
+    section, _, setting_name = name.rpartition(".")
+    for candidate, settings in sections.items():
+        if section in ("", candidate) and setting_name in names_of(type(settings)):
+            return candidate, setting_name
+    everything = [n for settings in sections.values() for n in names_of(type(settings))]
+    raise unknown_name("setting", name, everything)
+
+
+def _seed(value: Any) -> int:
+    if value is None:
+        raise UserError("no seed is given.")
+    try:
+        seed = int(value)
+    except (TypeError, ValueError):
+        seed = -1
+    if isinstance(value, bool | float) or not 0 <= seed < 2**63:
+        raise UserError(f"seed = {value!r} will not do: it takes a whole number from 0 to 2^63 - 1.")
+    return seed
+
+
+def _usual(backbone: str) -> str:
+    """The weights that a backbone is used with: ImageNet's, where torchvision has them."""
+    return "imagenet" if BACKBONES[backbone].channels == 3 and backbone != "alexnet-paper" else "none"
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, item in value.items():
+        flat |= _flat(item, f"{prefix}{name}.") if isinstance(item, dict) else {prefix + name: item}
+    return flat

@@ -1,0 +1,1 @@
+"""Mathematics without parameters or state: distributions as values, losses as pure functions."""

@@ -1,0 +1,40 @@
+"""Diagonal Gaussians as values."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from metavib.shapes import Float
+
+
+class Gaussian(NamedTuple):
+    """N(mean, diag exp(log_variance)), over the last dimension; any leading ones are a batch."""
+
+    mean: Float[Tensor, "*batch dim"]
+    log_variance: Float[Tensor, "*batch dim"]
+
+    def sample(self, noise: Float[Tensor, ...]) -> Float[Tensor, ...]:
+        """mean + sigma * noise: a draw where the noise is standard normal (Kingma and Welling 2014)."""
+        return self.mean + torch.exp(0.5 * self.log_variance) * noise
+
+    def select(self, index: Tensor) -> Gaussian:
+        """The Gaussians at these positions of the first batch dimension."""
+        return Gaussian(self.mean[index], self.log_variance[index])
+
+
+def standard_normal_like(other: Gaussian) -> Gaussian:
+    """N(0, I) of the same shape."""
+    return Gaussian(torch.zeros_like(other.mean), torch.zeros_like(other.log_variance))
+
+
+def kl_divergence(p: Gaussian, q: Gaussian) -> Float[Tensor, "*batch"]:
+    """KL[p || q] in closed form, summed over the dimensions.
+
+    1/2 sum_d [ log sigma_q^2 - log sigma_p^2 + (sigma_p^2 + (mu_p - mu_q)^2) / sigma_q^2 - 1 ]
+    """
+    log_ratio = p.log_variance - q.log_variance
+    shift = (p.mean - q.mean).square() * torch.exp(-q.log_variance)
+    return 0.5 * (torch.exp(log_ratio) - log_ratio + shift - 1.0).sum(dim=-1)

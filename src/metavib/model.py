@@ -1,0 +1,99 @@
+"""A trained model as a folder: `config.json` and `model.safetensors`, all that prediction needs."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+
+from metavib import atomic
+from metavib.algorithms import algorithm_named
+from metavib.algorithms.base import Algorithm
+from metavib.data.transforms import Preprocessing
+from metavib.errors import UserError
+from metavib.networks.backbones import BACKBONES, Backbone, build_backbone
+from metavib.randomness import key_of
+from metavib.run_directory import read_json
+from metavib.settings import Settings
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """What a model is, apart from its weights."""
+
+    algorithm: str
+    method: dict[str, Any]
+    backbone: str
+    frozen_normalisation: bool  # trained from given weights, with their normalisation statistics kept
+    classes: tuple[str, ...]
+    source_domains: tuple[str, ...]
+    unseen_domain: str
+    preprocessing: dict[str, Any]
+    seed: int
+    experiment: str
+    split: str
+
+
+def build_algorithm(
+    name: str, method: Settings, backbone: str, weights: str, classes: int, seed: int
+) -> Algorithm:
+    """A network with its first weights, which depend on the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key_of(seed, "initialisation") & 0x7FFFFFFFFFFFFFFF)
+        kind: Any = algorithm_named(name)
+        return kind(build_backbone(backbone, weights), classes, method)
+
+
+def preprocessing_of(backbone: Backbone) -> Preprocessing:
+    """How the backbone wants its images."""
+    return Preprocessing(
+        backbone.image_size, backbone.channels, backbone.normalisation.mean, backbone.normalisation.std
+    )
+
+
+def save_model(folder: Path, algorithm: Algorithm, description: ModelDescription) -> None:
+    """Write the weights, then the description with their sha256: a folder without it is no model."""
+    content = safetensors.torch.save(
+        {name: t.contiguous().cpu() for name, t in algorithm.state_dict().items()}
+    )
+    (folder / "config.json").unlink(missing_ok=True)
+    atomic.write_bytes(folder / "model.safetensors", content)
+    record = {"format": FORMAT, **asdict(description), "sha256": hashlib.sha256(content).hexdigest()}
+    atomic.write_json(folder / "config.json", record)
+
+
+def load_model(path: Path, device: torch.device) -> tuple[Algorithm, ModelDescription]:
+    """The model in a model directory, or in the run directory around it. Nothing in it is executed."""
+    folder = path / "model" if (path / "model").is_dir() else path
+    record = read_json(folder / "config.json")
+    if record.pop("format", None) != FORMAT:
+        raise UserError(f"{folder} is no model that this version reads (format {FORMAT}).")
+    try:
+        sha256 = record.pop("sha256")
+        record = {name: tuple(v) if isinstance(v, list) else v for name, v in record.items()}
+        description = ModelDescription(**record)
+        config = algorithm_named(description.algorithm).Config(**description.method)
+        backbone = BACKBONES[description.backbone]()
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{folder}/config.json does not describe a model: {error}.") from error
+    if description.frozen_normalisation:
+        backbone.freeze_normalisation()
+    kind: Any = algorithm_named(description.algorithm)
+    algorithm: Algorithm = kind(backbone, len(description.classes), config)
+    try:
+        content = (folder / "model.safetensors").read_bytes()
+        if hashlib.sha256(content).hexdigest() != sha256:
+            raise UserError(
+                f"{folder}/model.safetensors is damaged (sha256 differs). Train or copy it again."
+            )
+        algorithm.load_state_dict(safetensors.torch.load(content))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise UserError(f"{folder}/model.safetensors cannot be loaded: {error}") from error
+    return algorithm.to(device).eval(), description

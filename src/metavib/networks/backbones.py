@@ -1,0 +1,331 @@
+"""The backbones h: images -> features.
+
+The tables are those of the supplement of MetaVIB (Du et al., ECCV 2020); "digits-domainbed" is the digit
+network of DomainBed (Gulrajani and Lopez-Paz, ICLR 2021); the others are torchvision's, without their heads.
+
+A backbone is a pure function of its parameters and inputs: it keeps no running statistics and draws nothing
+(the noise of dropout is an input), so that `torch.func.functional_call` and `vmap` can train many at once.
+The file is long because it is a list: seven networks, each readable by itself.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+from torchvision import models
+
+from metavib.errors import unknown_name
+from metavib.shapes import Float
+
+
+@final
+class Normalisation(NamedTuple):
+    """What a network subtracts from, and divides, the pixels by, once they are scaled to [0, 1]."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+PIXELS = Normalisation(mean=(0.0,), std=(1.0,))
+IMAGENET = Normalisation(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+
+
+class Backbone(nn.Module, ABC):
+    """h: images -> features. Pure: no running statistics, no random state."""
+
+    feature_size: int
+    image_size: int  # side of the square input
+    channels: int
+    normalisation: Normalisation
+    dropout_units: tuple[int, ...] = ()  # widths of its dropout layers; each drops half of its units
+    precision: torch.dtype | None = None  # autocast to it (bfloat16) when set
+
+    imagenet_weights: models.WeightsEnum | None = None  # where torchvision has the network trained
+    head_keys: tuple[str, ...] = ("classifier.", "fc.")  # of a file of weights, and not ours to load
+
+    @final  # type: ignore[misc]  # nn.Module declares forward as a variable
+    def forward(
+        self,
+        images: Float[Tensor, "batch channels height width"],
+        dropout: Float[Tensor, "batch units"] | None = None,
+    ) -> Float[Tensor, "batch features"]:
+        """Features in float32, or in the images' float64.
+
+        `dropout` is standard normal noise, one draw for each of `dropout_units`: a unit is kept where its
+        draw is positive. Without it nothing is dropped.
+        """
+        # A disabled autocast would do too, but torch.export leaves it in the graph as an operator of its own.
+        context = (
+            torch.autocast(images.device.type, dtype=self.precision) if self.precision else nullcontext()
+        )
+        with context:
+            features = self.extract(images, self._masks(dropout))
+        return features.to(torch.promote_types(features.dtype, torch.float32))
+
+    @abstractmethod
+    def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
+        """Features of the images; one mask for each of `dropout_units`, to be given to `drop`."""
+
+    def freeze_normalisation(self) -> None:
+        """Make place for the statistics that pre-trained weights bring along; most networks have none."""
+
+    def _masks(self, dropout: Tensor | None) -> tuple[Tensor | None, ...]:
+        if dropout is None:
+            return (None,) * len(self.dropout_units)
+        return torch.split(dropout > 0, list(self.dropout_units), dim=1)
+
+
+def drop(units: Tensor, mask: Tensor | None) -> Tensor:
+    """Inverted dropout at one half, AlexNet's rate: kept units count twice, so that the mean is unchanged."""
+    return units if mask is None else units * mask * 2
+
+
+@final
+class DigitNetwork(Backbone):
+    """The supplement's network for Rotated MNIST."""
+
+    feature_size = 256
+    image_size = 28
+    channels = 1
+    normalisation = PIXELS
+
+    def __init__(self) -> None:
+        super().__init__()
+        # The table prints VALID pooling; its sizes, 28 -> 14 -> 7, need a padding of one.
+        self.convolutions = nn.Sequential(
+            nn.Conv2d(1, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(3, stride=2, padding=1),  # 14 x 14 x 32
+            nn.Conv2d(32, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(3, stride=2, padding=1),  # 7 x 7 x 32
+        )
+        self.connected = nn.Linear(7 * 7 * 32, 256)
+
+    def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
+        return self.connected(self.convolutions(images).flatten(1)).relu()
+
+
+@final
+class DomainBedDigits(Backbone):
+    """DomainBed's MNIST_CNN: GroupNorm after each ReLU, global average pooling."""
+
+    feature_size = 128
+    image_size = 28
+    channels = 1
+    normalisation = PIXELS
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolutions = nn.Sequential(
+            *self._stage(1, 64),
+            *self._stage(64, 128, stride=2),
+            *self._stage(128, 128),
+            *self._stage(128, 128),
+        )
+
+    @staticmethod
+    def _stage(inputs: int, outputs: int, stride: int = 1) -> tuple[nn.Module, ...]:
+        convolution = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1)
+        return convolution, nn.ReLU(), nn.GroupNorm(8, outputs)
+
+    def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
+        return self.convolutions(images).mean((2, 3))
+
+
+@final
+class PaperAlexNet(Backbone):
+    """The supplement's network for PACS and VLCS: AlexNet without groups and response normalisation."""
+
+    feature_size = 4096
+    image_size = 227
+    channels = 3
+    normalisation = IMAGENET
+    dropout_units = (4096,)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolutions = nn.Sequential(
+            # Printed as SAME; but that gives 28 x 28 after pooling, and the table's 27 x 27 needs VALID.
+            nn.Conv2d(3, 96, 11, stride=4),
+            nn.ReLU(),
+            nn.MaxPool2d(3, stride=2),  # 27 x 27 x 96
+            nn.Conv2d(96, 256, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(3, stride=2),  # 13 x 13 x 256
+            nn.Conv2d(256, 384, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(384, 384, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(384, 256, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(3, stride=2),  # 6 x 6 x 256
+        )
+        self.connected_6 = nn.Linear(6 * 6 * 256, 4096)
+        self.connected_7 = nn.Linear(4096, 4096)
+
+    def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
+        (mask,) = masks
+        units = self.connected_6(self.convolutions(images).flatten(1)).relu()
+        return self.connected_7(drop(units, mask)).relu()
+
+
+@final
+class TorchvisionAlexNet(Backbone):
+    """torchvision's AlexNet ("One weird trick", Krizhevsky 2014) up to its last hidden layer."""
+
+    feature_size = 4096
+    image_size = 224
+    channels = 3
+    normalisation = IMAGENET
+    dropout_units = (9216, 4096)
+    imagenet_weights = models.AlexNet_Weights.IMAGENET1K_V1
+    head_keys = ("classifier.6.",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        network = models.alexnet(weights=None)
+        self.features = network.features
+        # Under torchvision's names; our own `drop` stands for its layers 0 and 3, relu for 2 and 5.
+        self.classifier = nn.ModuleDict({"1": network.classifier[1], "4": network.classifier[4]})
+
+    def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
+        first_mask, second_mask = masks
+        # torchvision's average pooling to 6 x 6 does nothing at this image size.
+        units = self.features(images).flatten(1)
+        units = self.classifier["1"](drop(units, first_mask)).relu()
+        return self.classifier["4"](drop(units, second_mask)).relu()
+
+
+@final
+class SqueezeNet(Backbone):
+    """torchvision's SqueezeNet 1.0 (Iandola et al. 2016): the average of its last fire module."""
+
+    feature_size = 512
+    image_size = 224
+    channels = 3
+    normalisation = IMAGENET
+    imagenet_weights = models.SqueezeNet1_0_Weights.IMAGENET1K_V1
+    head_keys = ("classifier.1.",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = models.squeezenet1_0(weights=None).features
+
+    def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
+        return self.features(images).mean((2, 3))
+
+
+class ResNet(Backbone):
+    """torchvision's residual networks (He et al., CVPR 2016), with a normalisation that is pure.
+
+    Batch statistics would make the features of one image depend on the others. With pre-trained weights
+    their running statistics become constants while the affine parameters are trained, as DomainBed does.
+    From scratch GroupNorm takes their place, because frozen random statistics do not normalise.
+    """
+
+    image_size = 224
+    channels = 3
+    normalisation = IMAGENET
+    head_keys = ("fc.",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        network = self.whole_network(lambda channels: nn.GroupNorm(32, channels))
+        self.conv1 = network.conv1
+        self.bn1 = network.bn1
+        self.maxpool = network.maxpool
+        self.layer1 = network.layer1
+        self.layer2 = network.layer2
+        self.layer3 = network.layer3
+        self.layer4 = network.layer4
+
+    @staticmethod
+    @abstractmethod
+    def whole_network(norm_layer: Callable[[int], nn.Module]) -> models.ResNet:
+        """torchvision's network, head included, with random weights."""
+
+    @final
+    def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
+        maps = self.maxpool(self.bn1(self.conv1(images)).relu())
+        return self.layer4(self.layer3(self.layer2(self.layer1(maps)))).mean((2, 3))
+
+    @final
+    def freeze_normalisation(self) -> None:
+        for module in list(self.modules()):
+            for name, child in list(module.named_children()):
+                if isinstance(child, nn.GroupNorm):
+                    setattr(module, name, FrozenBatchNorm(child.num_channels).to(child.weight))
+
+
+@final
+class ResNet18(ResNet):
+    """ResNet with 18 layers."""
+
+    feature_size = 512
+    imagenet_weights = models.ResNet18_Weights.IMAGENET1K_V1
+
+    @staticmethod
+    def whole_network(norm_layer: Callable[[int], nn.Module]) -> models.ResNet:
+        return models.resnet18(weights=None, norm_layer=norm_layer)
+
+
+@final
+class ResNet50(ResNet):
+    """ResNet with 50 layers. Version 1 of its weights is the one that DomainBed and its successors report."""
+
+    feature_size = 2048
+    imagenet_weights = models.ResNet50_Weights.IMAGENET1K_V1
+
+    @staticmethod
+    def whole_network(norm_layer: Callable[[int], nn.Module]) -> models.ResNet:
+        return models.resnet50(weights=None, norm_layer=norm_layer)
+
+
+@final
+class FrozenBatchNorm(nn.Module):
+    """Batch normalisation by constant statistics: y = weight (x - mean) / sqrt(variance + eps) + bias."""
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, channels: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
+
+    def forward(self, maps: Tensor) -> Tensor:
+        # Not F.batch_norm: under vmap it refuses bfloat16 maps with float32 parameters.
+        scale = self.weight * (self.running_var + self.eps).rsqrt()
+        shift = self.bias - self.running_mean * scale
+        return (maps * scale[:, None, None] + shift[:, None, None]).to(maps.dtype)
+
+
+BACKBONES: dict[str, type[Backbone]] = {
+    "digits": DigitNetwork,
+    "digits-domainbed": DomainBedDigits,
+    "alexnet-paper": PaperAlexNet,
+    "alexnet": TorchvisionAlexNet,
+    "squeezenet": SqueezeNet,
+    "resnet18": ResNet18,
+    "resnet50": ResNet50,
+}
+
+
+def build_backbone(name: str, weights: str = "none") -> Backbone:
+    """The named backbone with its weights: "none" (torch's global generator draws), "imagenet" or a file."""
+    from metavib.networks.weights import load_weights  # which needs the classes above
+
+    if name not in BACKBONES:
+        raise unknown_name("backbone", name, BACKBONES)
+    backbone = BACKBONES[name]()
+    load_weights(backbone, weights)
+    return backbone

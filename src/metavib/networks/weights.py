@@ -1,0 +1,131 @@
+"""Pre-trained weights of a backbone: torchvision's, or those of a file. No file is ever executed."""
+
+from __future__ import annotations
+
+import pickle
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from metavib.errors import UserError
+from metavib.networks.backbones import Backbone
+
+_SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
+_SHOWN = 5  # differing keys in an error: enough to see what kind of network the file holds
+
+
+def load_weights(backbone: Backbone, source: str) -> None:
+    """Load "none" (nothing), "imagenet" (torchvision's weights) or a file; the file's head is left out."""
+    if source == "none":
+        return
+    backbone.freeze_normalisation()
+    state = _imagenet_state(backbone) if source == "imagenet" else _file_state(source)
+    own = backbone.state_dict()
+    ignored = tuple(
+        key
+        for key in state
+        if key not in own and (key.startswith(backbone.head_keys) or key.endswith(".num_batches_tracked"))
+    )
+    state = {key: value for key, value in state.items() if key not in ignored}
+    _require_same_layout(backbone, state, source)
+    state = {key: value.to(own[key].dtype) for key, value in state.items()}
+    for key, value in state.items():
+        if not value.isfinite().all():
+            raise UserError(
+                f"weights {source!r}: {key} has values that are not finite; give a file of a network that "
+                "was trained without diverging."
+            )
+    backbone.load_state_dict(state)
+
+
+def _imagenet_state(backbone: Backbone) -> dict[str, Tensor]:
+    name = type(backbone).__name__
+    if backbone.imagenet_weights is None:
+        raise UserError(
+            f"torchvision has no ImageNet weights for {name}; give a file with --weights FILE, "
+            "or train from scratch with --weights none."
+        )
+    try:
+        return backbone.imagenet_weights.get_state_dict(
+            progress=False, check_hash=True, map_location="cpu", weights_only=True
+        )
+    # No network, a broken download or a damaged file in torch's cache.
+    except (OSError, HTTPException, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise UserError(
+            f"the ImageNet weights of {name} could not be had from {backbone.imagenet_weights.url}; "
+            "download them elsewhere and give the file with --weights FILE."
+        ) from error
+
+
+def _file_state(source: str) -> dict[str, Any]:
+    """The state dict of a file, out of its wrappers; its values are not checked yet."""
+    path = Path(source).expanduser()
+    if not path.exists():
+        raise UserError(
+            f"weights {source!r}: no such file; give 'none', 'imagenet' or a file ({', '.join(_SUFFIXES)})."
+        )
+    if not path.is_file() or path.suffix.lower() not in _SUFFIXES:
+        raise UserError(
+            f"weights {source!r}: not a file of weights; give one that ends in {', '.join(_SUFFIXES)}."
+        )
+    return _read_safetensors(path) if path.suffix.lower() == ".safetensors" else _read_torch(path)
+
+
+def _read_safetensors(path: Path) -> dict[str, Any]:
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise UserError(
+            f"weights {str(path)!r}: cannot be read as safetensors ({error}); "
+            "copy or download the file again."
+        ) from error
+
+
+def _read_torch(path: Path) -> dict[str, Any]:
+    try:
+        state = torch.load(path, weights_only=True, map_location="cpu")
+    except Exception as error:  # a damaged pickle raises almost anything
+        # torch's own message is left out: it tells how to load the file by running its code.
+        raise UserError(
+            f"weights {str(path)!r}: not a plain state dict: damaged, or a pickle that would run code, which "
+            "is never done here; save one with torch.save(model.state_dict(), FILE)."
+        ) from error
+    for wrapper in ("state_dict", "model"):
+        if isinstance(state, dict) and isinstance(state.get(wrapper), dict):
+            state = state[wrapper]
+    if not isinstance(state, dict) or not all(isinstance(key, str) for key in state):
+        raise UserError(
+            f"weights {str(path)!r}: holds {type(state).__name__}, not a state dict of named tensors; "
+            "save one with torch.save(model.state_dict(), FILE)."
+        )
+    return {key.removeprefix("module."): value for key, value in state.items()}  # DataParallel's prefix
+
+
+def _require_same_layout(backbone: Backbone, state: dict[str, Any], source: str) -> None:
+    expected = {key: _layout(value) for key, value in backbone.state_dict().items()}
+    found = {key: _layout(value) for key, value in state.items()}
+    differing = [key for key in expected | found if expected.get(key) != found.get(key)]
+    if not differing:
+        return
+    shown = "; ".join(
+        f"{key}: {found.get(key, 'nothing')} in the file, {expected.get(key, 'nothing')} in the network"
+        for key in differing[:_SHOWN]
+    )
+    more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
+    raise UserError(
+        f"weights {source!r} do not fit {type(backbone).__name__}: {shown}{more}. Give the weights of this "
+        "network in torchvision's layout, or choose the backbone that they belong to."
+    )
+
+
+def _layout(value: Any) -> str:
+    """The shape, or what stands where a tensor of floats should be."""
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    plain = value.is_floating_point() and value.layout == torch.strided
+    return str(tuple(value.shape)) if plain else f"{value.dtype} {tuple(value.shape)}"

@@ -1,0 +1,96 @@
+"""The run directory: the only interface between training and everything downstream.
+
+experiment.json   everything that decides the run, with versions and git revision
+config.yaml       the settings in the form that `--config` reads
+metrics.jsonl     one record a line: step, losses, learning rate, validation
+checkpoints/      what an unfinished run needs to go on
+model/            config.json + model.safetensors: all that prediction needs
+results.json      results on the unseen domain, with the protocol's name
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from metavib import atomic
+from metavib.errors import UserError
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """The places in a run directory."""
+
+    path: Path
+
+    @property
+    def experiment(self) -> Path:
+        """What decides the run."""
+        return self.path / "experiment.json"
+
+    @property
+    def config(self) -> Path:
+        """The settings, as `--config` reads them."""
+        return self.path / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        """The training log."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        """The folder of the trained model."""
+        return self.path / "model"
+
+    @property
+    def results(self) -> Path:
+        """The measured results: a run that has them is finished."""
+        return self.path / "results.json"
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from training in this directory at the same time."""
+        refusal = f"{self.path} is in use by another process. Wait for it, or choose another --out."
+        with atomic.locked(self.path / ".lock", refusal):
+            yield
+
+    def log(self, record: dict[str, Any]) -> None:
+        """Add a record to the training log."""
+        atomic.append_line(self.metrics, json.dumps(record, allow_nan=False))
+
+    def rewind_log(self, step: int) -> None:
+        """Forget what was logged after this step: it will be logged again."""
+        kept = [record for record in self.read_log() if record["step"] <= step]
+        atomic.write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
+
+    def read_log(self) -> list[dict[str, Any]]:
+        """The records of the training log; a last line cut off by a kill is passed over."""
+        records = []
+        if self.metrics.exists():
+            for line in self.metrics.read_text(encoding="utf-8", errors="replace").splitlines():
+                with contextlib.suppress(json.JSONDecodeError):
+                    records.append(json.loads(line))
+        return records
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object that a run or a model is described by."""
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise UserError(f"{path} is missing: {path.parent} is no finished run or model directory.") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path} holds no JSON object.")
+    return value

@@ -1,0 +1,294 @@
+"""One run from an experiment to its results: open the data, train, keep the model, measure the unseen domain."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from metavib import atomic
+from metavib.algorithms.base import Algorithm
+from metavib.data.catalog import default_data_root, open_dataset
+from metavib.data.dataset import Dataset
+from metavib.data.dataset import Progress as Reading
+from metavib.data.prepared import Sources, open_sources, open_target
+from metavib.data.splits import Split, split_domains
+from metavib.errors import UserError
+from metavib.evaluate import embed, measure
+from metavib.experiment import Experiment, differences, experiment_from, to_yaml
+from metavib.model import ModelDescription, build_algorithm, preprocessing_of, save_model
+from metavib.networks.backbones import BACKBONES
+from metavib.run_directory import RunDirectory, read_json
+from metavib.trainer import Progress, train
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a run needs and is not decided by: where things are, and how to show and stop it."""
+
+    device: torch.device
+    data_root: Path | None = None
+    skip_bad: bool = False
+    checkpoint_seconds: float = 30.0
+    stop: Callable[[], bool] = lambda: False
+    reading: Reading | None = None
+    show: Callable[[Progress], None] = lambda progress: None
+    say: Callable[[str], None] = lambda text: None
+
+
+def run_experiment(experiment: Experiment, out: Path, surroundings: Surroundings) -> dict[str, Any]:
+    """Train and measure the experiment in its directory; goes on where an earlier call stopped."""
+    directory = RunDirectory(out)
+    finished = check_directory(directory, experiment)
+    if finished is not None:
+        surroundings.say(f"{out} is finished already; nothing was trained.")
+        return finished
+    dataset = open_dataset(
+        experiment.dataset,
+        data_root=surroundings.data_root,
+        protocol=experiment.protocol or None,
+        seed=experiment.seed,
+    )
+    split = split_domains(
+        dataset,
+        experiment.target,
+        seed=experiment.seed,
+        validation_share=experiment.training.validation_share,
+    )
+    check_episode(experiment, split)
+    algorithm = prepared_algorithm(experiment, len(split.classes), surroundings)
+    # The images are opened before anything is written, so that a bad folder leaves nothing behind.
+    sources = open_sources(
+        dataset,
+        split,
+        preprocessing_of(algorithm.backbone),
+        surroundings.device,
+        skip_bad=surroundings.skip_bad,
+        progress=surroundings.reading,
+    )
+    for skipped in sources.record["skipped_files"]:
+        surroundings.say(f"left out {skipped}")
+    with directory.locked():
+        check_directory(directory, experiment, split.digest(dataset))
+        describe_run(directory, experiment, dataset, split, sources, surroundings.device)
+        for progress in train(
+            experiment,
+            algorithm,
+            sources,
+            directory,
+            split.digest(dataset),
+            checkpoint_seconds=surroundings.checkpoint_seconds,
+            stop=surroundings.stop,
+        ):
+            for note in progress.notes:
+                surroundings.say(note)
+            surroundings.show(progress)
+        return finish(experiment, algorithm, dataset, split, sources, directory, surroundings)
+
+
+def finish(
+    experiment: Experiment,
+    algorithm: Algorithm,
+    dataset: Dataset,
+    split: Split,
+    sources: Sources,
+    directory: RunDirectory,
+    surroundings: Surroundings,
+) -> dict[str, Any]:
+    """Keep the model; then, and only now, open the unseen domain and measure."""
+    digest = split.digest(dataset)
+    preprocessing = preprocessing_of(algorithm.backbone)
+    description = ModelDescription(
+        algorithm=experiment.algorithm,
+        method=asdict(experiment.method),
+        backbone=experiment.backbone,
+        frozen_normalisation=experiment.weights != "none",
+        classes=split.classes,
+        source_domains=tuple(split.train),
+        unseen_domain=split.target,
+        preprocessing=preprocessing._asdict(),
+        seed=experiment.seed,
+        experiment=experiment.identity(),
+        split=digest,
+    )
+    save_model(directory.model, algorithm, description)
+    target, target_record = open_target(
+        dataset,
+        split,
+        preprocessing,
+        surroundings.device,
+        sources.digests,
+        skip_bad=surroundings.skip_bad,
+        progress=surroundings.reading,
+    )
+    for skipped in target_record["skipped_files"]:
+        surroundings.say(f"left out {skipped}")
+
+    def measured(batches: Any) -> dict[str, Any]:
+        return measure(algorithm, embed(algorithm, batches), experiment.seed, experiment.evaluation)
+
+    results = {
+        "format": FORMAT,
+        "experiment": experiment.identity(),
+        "dataset": dataset.name,
+        "protocol": dataset.protocol,
+        "split": digest,
+        "algorithm": experiment.algorithm,
+        "backbone": experiment.backbone,
+        "weights": experiment.weights,
+        "preset": experiment.preset,
+        "seed": experiment.seed,
+        "steps": experiment.training.steps,
+        "selection": experiment.training.selection,
+        "classes": list(split.classes),
+        "unseen_domain": split.target,
+        "unseen": measured(target.batches()),
+        "source_validation": measured(sources.validation.batches()) if len(sources.validation) else None,
+        "data": sources.record | {"target": target_record},
+    }
+    atomic.write_json(directory.results, results)
+    return results
+
+
+def check_directory(
+    directory: RunDirectory, experiment: Experiment, split: str | None = None
+) -> dict[str, Any] | None:
+    """The results of a finished run of this very experiment, None for a new or unfinished one."""
+    if not directory.experiment.exists():
+        if directory.path.exists() and (not directory.path.is_dir() or any(directory.path.glob("[!.]*"))):
+            raise UserError(
+                f"{directory.path} is there already and is no run directory. Choose another --out."
+            )
+        return None
+    record = read_json(directory.experiment)
+    try:
+        other = experiment_from(record["experiment"])
+        other_split = record["data"]["split"]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{directory.experiment} is damaged: {error!r}. Choose another --out.") from error
+    if other.identity() != experiment.identity():
+        raise UserError(
+            f"{directory.path} holds another experiment ({'; '.join(differences(other, experiment)[:4])}). "
+            "Choose another --out."
+        )
+    if split is not None and other_split != split:
+        raise UserError(
+            f"the images changed since the run in {directory.path} began (split {other_split}, now {split}). "
+            "Restore them, or choose another --out."
+        )
+    return read_json(directory.results) if directory.results.exists() else None
+
+
+def check_episode(experiment: Experiment, split: Split) -> None:
+    """An episode must have room for every class."""
+    if experiment.training.images_per_domain < len(split.classes):
+        raise UserError(
+            f"images_per_domain = {experiment.training.images_per_domain} is fewer than the "
+            f"{len(split.classes)} classes: raise it with --set images_per_domain={len(split.classes)}."
+        )
+
+
+def prepared_algorithm(experiment: Experiment, classes: int, surroundings: Surroundings) -> Algorithm:
+    """The network with its first weights, on the device, in the precision that was asked for."""
+    weights = local_weights(experiment.backbone, experiment.weights, surroundings.data_root)
+    algorithm = build_algorithm(
+        experiment.algorithm, experiment.method, experiment.backbone, weights, classes, experiment.seed
+    )
+    precision = experiment.training.precision
+    capable = surroundings.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    if precision == "bfloat16" and not capable:
+        raise UserError("precision = bfloat16 needs a GPU that has it: use --set precision=float32.")
+    if capable and precision != "float32":
+        algorithm.backbone.precision = torch.bfloat16
+    # Channels last is what oneDNN and cuDNN compute in; parameters in it save a conversion each step.
+    return algorithm.to(surroundings.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
+def local_weights(backbone: str, weights: str, data_root: Path | None) -> str:
+    """A file DATA/weights/<network>-imagenet.safetensors in place of the download of the same weights."""
+    enum = BACKBONES[backbone].imagenet_weights
+    if weights == "imagenet" and enum is not None:
+        network = Path(enum.url).name.rpartition("-")[0]  # torchvision's files are named <network>-<hash>.pth
+        path = (data_root or default_data_root()) / "weights" / f"{network}-imagenet.safetensors"
+        if path.is_file():
+            return str(path)
+    return weights
+
+
+def describe_run(
+    directory: RunDirectory,
+    experiment: Experiment,
+    dataset: Dataset,
+    split: Split,
+    sources: Sources,
+    device: torch.device,
+) -> None:
+    """Write down what decides the run, once."""
+    atomic.remove_leftovers(directory.path)
+    atomic.remove_leftovers(directory.checkpoints)
+    if directory.experiment.exists():
+        return
+    record = {
+        "format": FORMAT,
+        "experiment": experiment.to_json(),
+        "identity": experiment.identity(),
+        "data": {
+            "name": dataset.name,
+            "protocol": dataset.protocol,
+            "split": split.digest(dataset),
+            "classes": list(split.classes),
+            "target": split.target,
+            **sources.record,
+        },
+        "versions": {"python": sys.version.split()[0]} | _versions(),
+        "git_revision": _git_revision(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+    }
+    atomic.write_text(directory.config, to_yaml(experiment))
+    atomic.write_json(directory.experiment, record)
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device of this name; auto is the GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UserError(f"unknown device {name!r}: it takes auto, cpu or cuda.") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError("no CUDA GPU can be used here: leave --device out, or give --device cpu.")
+    return device
+
+
+def _versions() -> dict[str, str | None]:
+    versions: dict[str, str | None] = {}
+    for package in ("metavib", "torch", "torchvision", "numpy", "pillow", "safetensors"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = None  # run from a checkout
+    return versions
+
+
+def _git_revision() -> str | None:
+    """The revision of this checkout; None where the package is installed outside one."""
+    try:
+        answer = subprocess.run(  # noqa: S603
+            ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"],  # noqa: S607
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None

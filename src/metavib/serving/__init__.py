@@ -1,0 +1,1 @@
+"""Using a trained model. Everything here works from a model directory alone."""

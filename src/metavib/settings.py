@@ -1,0 +1,135 @@
+"""Settings: frozen dataclasses that know the meaning and the limits of every field.
+
+A setting is declared once, inside its owner:
+
+    beta: float = setting(0.01, "weight of the bottleneck", minimum=0)
+
+From that line come the default, the check, the line in `metavib describe`, the name for `--set` and the key
+in a YAML file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from metavib.errors import UserError, unknown_name
+
+Scalar = bool | int | float | str
+
+
+def setting(
+    default: Scalar,
+    meaning: str,
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    above: float | None = None,
+    choices: tuple[str, ...] | None = None,
+) -> Any:
+    """A field with its meaning and limits; `above` is a lower bound that the value may not equal."""
+    limits = {"minimum": minimum, "maximum": maximum, "above": above, "choices": choices}
+    return dataclasses.field(default=default, metadata={"meaning": meaning, **limits})
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Base of every settings dataclass: checks each field when it is made."""
+
+    def __post_init__(self) -> None:
+        types = typing.get_type_hints(type(self))
+        for field in dataclasses.fields(self):
+            value = _checked(field, types[field.name], getattr(self, field.name))
+            object.__setattr__(self, field.name, value)
+
+
+AnySettings = TypeVar("AnySettings", bound=Settings)
+
+
+class Description(typing.NamedTuple):
+    """One setting as `metavib describe` shows it."""
+
+    name: str
+    default: Scalar
+    takes: str
+    meaning: str
+
+
+def describe(settings: Settings) -> list[Description]:
+    """Name, value, limits and meaning of each setting, in the order of their declaration."""
+    types = typing.get_type_hints(type(settings))
+    return [
+        Description(
+            field.name,
+            getattr(settings, field.name),
+            _takes(field, types[field.name]),
+            field.metadata["meaning"],
+        )
+        for field in dataclasses.fields(settings)
+    ]
+
+
+def names_of(kind: type[Settings]) -> tuple[str, ...]:
+    """The names of a class's settings."""
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+def changed(settings: AnySettings, values: Mapping[str, Any], where: str) -> AnySettings:
+    """The settings with some replaced; a name that they do not have is an error that suggests the nearest."""
+    for name in values:
+        if name not in names_of(type(settings)):
+            raise unknown_name(f"{where} setting", str(name), names_of(type(settings)))
+    return dataclasses.replace(settings, **values)
+
+
+def _checked(field: dataclasses.Field[Any], wanted: type, value: Any) -> Scalar:
+    converted = _converted(wanted, value)
+    if converted is None or not _within(field.metadata, converted):
+        raise UserError(f"{field.name} = {value!r} will not do: it takes {_takes(field, wanted)}.")
+    return converted
+
+
+def _converted(wanted: type, value: Any) -> Scalar | None:
+    """The value as the wanted type, from a string too; None where it is not one."""
+    if wanted is bool:
+        return {"true": True, "false": False}.get(str(value).lower())
+    if wanted is str:
+        return value if isinstance(value, str) else None
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number: int | float = int(value) if wanted is int and isinstance(value, str) else float(value)
+        if not math.isfinite(number) or (wanted is int and number != int(number)):
+            return None
+        return int(number) if wanted is int else float(number)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _within(limits: Mapping[str, Any], value: Scalar) -> bool:
+    if limits["choices"] is not None:
+        return value in limits["choices"]
+    if isinstance(value, str):
+        return True
+    return (
+        (limits["minimum"] is None or value >= limits["minimum"])
+        and (limits["maximum"] is None or value <= limits["maximum"])
+        and (limits["above"] is None or value > limits["above"])
+    )
+
+
+def _takes(field: dataclasses.Field[Any], wanted: type) -> str:
+    limits = field.metadata
+    if limits["choices"] is not None:
+        return "one of " + ", ".join(limits["choices"])
+    words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}[wanted]
+    if limits["above"] is not None:
+        words += f" above {limits['above']:g}"
+    if limits["minimum"] is not None:
+        words += f" from {limits['minimum']:g}"
+    if limits["maximum"] is not None:
+        words += f" to {limits['maximum']:g}"
+    return words

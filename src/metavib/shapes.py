@@ -1,0 +1,20 @@
+"""Shapes as types: `Float[Tensor, "batch dim"]`.
+
+They are read by people, and checked by jaxtyping and beartype when the tests run (`tests/conftest.py`).
+jaxtyping is a development dependency: without it the names below are never evaluated, because every
+module that uses them postpones its annotations.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int, UInt8
+else:
+    try:
+        from jaxtyping import Bool, Float, Int, UInt8
+    except ModuleNotFoundError:
+        Bool = Float = Int = UInt8 = None
+
+__all__ = ["Bool", "Float", "Int", "UInt8"]

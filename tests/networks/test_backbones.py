@@ -1,0 +1,316 @@
+from __future__ import annotations
+
+from copy import deepcopy
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, stack_module_state, vmap
+from torchvision import models
+
+from metavib.errors import UserError
+from metavib.networks.backbones import (
+    BACKBONES,
+    Backbone,
+    DigitNetwork,
+    DomainBedDigits,
+    FrozenBatchNorm,
+    PaperAlexNet,
+    ResNet18,
+    build_backbone,
+    drop,
+)
+
+FROZEN = "frozen"  # as with pre-trained weights: a ResNet's statistics are constants
+ALL = [(name, "none") for name in BACKBONES] + [("resnet18", FROZEN), ("resnet50", FROZEN)]
+
+
+@cache  # the large ones take a second to initialise
+def built(name: str, weights: str = "none", seed: int = 0) -> Backbone:
+    torch.manual_seed(seed)
+    backbone = BACKBONES[name]()
+    if weights == FROZEN:
+        backbone.freeze_normalisation()
+    return backbone
+
+
+def inputs(backbone: Backbone, batch: int = 2) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    shape = (batch, backbone.channels, backbone.image_size, backbone.image_size)
+    noise = torch.randn(batch, sum(backbone.dropout_units), generator=generator)
+    return torch.rand(shape, generator=generator), noise
+
+
+def parameter_count(backbone: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in backbone.parameters())
+
+
+def output_shapes(layers: nn.Sequential, images: Tensor) -> dict[int, tuple[int, ...]]:
+    shapes = {}
+    for index, layer in enumerate(layers):
+        images = layer(images)
+        shapes[index] = tuple(images.shape[1:])
+    return shapes
+
+
+@pytest.mark.parametrize(("name", "weights"), ALL)
+def test_features_have_the_promised_size_and_the_network_stays_as_it_was(name: str, weights: str) -> None:
+    backbone = built(name, weights)
+    before = {key: value.clone() for key, value in backbone.state_dict().items()}
+    images, noise = inputs(backbone)
+    with torch.no_grad():
+        first, second = backbone(images, noise), backbone(images, noise)
+        alone = backbone(images[:1], noise[:1])
+    assert first.shape == (2, backbone.feature_size)
+    assert first.dtype == torch.float32
+    assert first.isfinite().all()
+    assert first.std() > 0
+    assert torch.equal(first, second)
+    torch.testing.assert_close(first[:1], alone)  # no image sees the others of its batch
+    assert len(backbone.normalisation.mean) == len(backbone.normalisation.std) == backbone.channels
+    for key, value in backbone.state_dict().items():
+        assert torch.equal(value, before[key]), key
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_no_layer_keeps_a_state_or_draws(name: str) -> None:
+    stateful = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+    for weights in ("none", FROZEN):
+        assert not any(isinstance(module, stateful) for module in built(name, weights).modules())
+
+
+def test_sizes_of_the_digit_table() -> None:
+    backbone = built("digits")
+    assert isinstance(backbone, DigitNetwork)
+    shapes = output_shapes(backbone.convolutions, inputs(backbone)[0])
+    assert shapes[0] == (32, 28, 28)
+    assert shapes[2] == (32, 14, 14)
+    assert shapes[5] == (32, 7, 7)
+
+
+def test_sizes_of_the_image_table() -> None:
+    backbone = built("alexnet-paper")
+    assert isinstance(backbone, PaperAlexNet)
+    with torch.no_grad():
+        shapes = output_shapes(backbone.convolutions, inputs(backbone, batch=1)[0])
+    assert shapes[0] == (96, 55, 55)
+    assert shapes[2] == (96, 27, 27)
+    assert shapes[5] == (256, 13, 13)
+    assert shapes[7] == (384, 13, 13)
+    assert shapes[9] == (384, 13, 13)
+    assert shapes[12] == (256, 6, 6)
+
+
+def test_sizes_of_domainbeds_network() -> None:
+    backbone = built("digits-domainbed")
+    assert isinstance(backbone, DomainBedDigits)
+    shapes = output_shapes(backbone.convolutions, inputs(backbone)[0])
+    assert [shapes[index] for index in (2, 5, 8, 11)] == [(64, 28, 28), *[(128, 14, 14)] * 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("digits", (9 + 1) * 32 + (9 * 32 + 1) * 32 + (7 * 7 * 32 + 1) * 256),
+        (
+            "digits-domainbed",
+            (9 + 1) * 64 + (9 * 64 + 1) * 128 + 2 * (9 * 128 + 1) * 128 + 2 * (64 + 3 * 128),
+        ),
+        (
+            "alexnet-paper",
+            (3 * 121 + 1) * 96
+            + (96 * 25 + 1) * 256
+            + (256 * 9 + 1) * 384
+            + (384 * 9 + 1) * 384
+            + (384 * 9 + 1) * 256
+            + (6 * 6 * 256 + 1) * 4096
+            + (4096 + 1) * 4096,
+        ),
+        # torchvision's published counts, less the heads
+        ("alexnet", 61_100_840 - (4096 + 1) * 1000),
+        ("squeezenet", 1_248_424 - (512 + 1) * 1000),
+        ("resnet18", 11_689_512 - (512 + 1) * 1000),
+        ("resnet50", 25_557_032 - (2048 + 1) * 1000),
+    ],
+)
+def test_parameter_counts(name: str, count: int) -> None:
+    assert parameter_count(built(name)) == count
+    assert parameter_count(built(name, FROZEN)) == count
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    # The other two have the same layers; their stacks would only cost time.
+    [pair for pair in ALL if pair[0] not in ("alexnet", "resnet50")],
+)
+def test_stacked_networks_equal_the_networks_one_by_one(name: str, weights: str) -> None:
+    # float64 shows that only rounding differs; the large network stays in float32 to save memory.
+    dtype, tolerance = (torch.float32, 1e-3) if name == "alexnet-paper" else (torch.float64, 1e-9)
+    networks = [deepcopy(built(name, weights, seed)).to(dtype) for seed in (0, 1)]
+    parameters, buffers = stack_module_state(networks)  # type: ignore[arg-type]
+    images, noise = inputs(networks[0], batch=1)
+    images = images.to(dtype)
+
+    def objective(own: dict[str, Tensor], statistics: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        features = functional_call(networks[0], (own, statistics), (images, noise))
+        return features.square().sum(), features
+
+    gradients, features = vmap(grad(objective, has_aux=True))(parameters, buffers)
+    for index, network in enumerate(networks):
+        expected = network(images, noise)
+        torch.testing.assert_close(features[index], expected)
+        first_key, first = next(network.named_parameters())
+        (gradient,) = torch.autograd.grad(expected.square().sum(), first)
+        error = (gradients[first_key][index] - gradient).abs().max() / gradient.abs().max()
+        assert error < tolerance
+
+
+def test_gradient_of_the_digit_network_in_float64() -> None:
+    torch.manual_seed(0)
+    backbone = DigitNetwork().double()
+    images = torch.rand(2, 1, 28, 28, dtype=torch.float64)
+    weight = torch.randn(32, 1, 3, 3, dtype=torch.float64, requires_grad=True)
+    probe = torch.randn(256, dtype=torch.float64)
+
+    def objective(kernel: Tensor) -> Tensor:
+        return functional_call(backbone, {"convolutions.0.weight": kernel}, (images,)) @ probe
+
+    assert backbone(images).dtype == torch.float64
+    assert torch.autograd.gradcheck(objective, (weight,), fast_mode=True)
+
+
+def test_dropout_keeps_positive_draws_and_doubles_them() -> None:
+    backbone = built("alexnet-paper")
+    assert isinstance(backbone, PaperAlexNet)
+    images, noise = inputs(backbone, batch=2)
+    with torch.no_grad():
+        hidden = backbone.connected_6(backbone.convolutions(images).flatten(1)).relu()
+        kept = backbone.connected_7(torch.where(noise > 0, 2 * hidden, torch.zeros(()))).relu()
+        torch.testing.assert_close(backbone(images, noise), kept)
+        torch.testing.assert_close(
+            backbone(images, noise.abs() + 1e-3), backbone.connected_7(2 * hidden).relu()
+        )
+        torch.testing.assert_close(backbone(images), backbone.connected_7(hidden).relu())
+
+
+def test_dropout_of_torchvisions_alexnet() -> None:
+    """With torchvision's own dropout layers replaced by the same masks the features are the same."""
+    backbone = built("alexnet")
+    whole = models.alexnet(weights=None).eval()
+    assert whole.load_state_dict(backbone.state_dict(), strict=False).unexpected_keys == []
+    images, noise = inputs(backbone, batch=1)
+    first, second = noise.split(backbone.dropout_units, dim=1)
+    masks = {0: 2.0 * (first > 0), 3: 2.0 * (second > 0)}
+    with torch.no_grad():
+        units = whole.avgpool(whole.features(images)).flatten(1)
+        for index in range(6):
+            units = units * masks[index] if index in masks else whole.classifier[index](units)
+        torch.testing.assert_close(backbone(images, noise), units)
+        evaluated = whole.classifier[:6](whole.avgpool(whole.features(images)).flatten(1))
+        torch.testing.assert_close(backbone(images), evaluated)
+
+
+class LinearProbe(Backbone):
+    """A linear network, where the mean over the dropout masks is the evaluation exactly."""
+
+    dropout_units = (3, 5)
+
+    def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
+        first, second = masks
+        units = images.flatten(1)
+        return torch.cat([drop(units[:, :3], first), drop(units[:, 3:], second)], dim=1)
+
+
+def test_dropout_leaves_the_mean_unchanged() -> None:
+    probe, draws = LinearProbe(), 20_000
+    images = torch.arange(1.0, 9.0).reshape(1, 1, 2, 4)
+    noise = torch.randn(draws, 8, generator=torch.Generator().manual_seed(0))
+    dropped = probe(images.expand(draws, -1, -1, -1), noise)
+    # Each unit is x times 0 or 2: deviation x, so four standard errors are 4 x / sqrt(draws).
+    error = (dropped.mean(0) - probe(images)[0]).abs() / images.flatten()
+    assert error.max() < 4 / draws**0.5
+    assert set((dropped / images.flatten()).unique().tolist()) == {0.0, 2.0}
+
+
+def test_precision_is_used_inside_and_float32_comes_out() -> None:
+    seen = []
+
+    class Convolution(Backbone):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Conv2d(1, 8, 3)
+
+        def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
+            maps = self.layer(images)
+            seen.append(maps.dtype)
+            return maps.flatten(1)
+
+    backbone, images = Convolution(), torch.rand(2, 1, 6, 6)
+    exact = backbone(images)
+    backbone.precision = torch.bfloat16
+    rounded = backbone(images)
+    assert seen == [torch.float32, torch.bfloat16]
+    assert rounded.dtype == torch.float32
+    torch.testing.assert_close(rounded, exact, rtol=0.05, atol=0.05)
+    assert not torch.equal(rounded, exact)
+
+
+def test_frozen_batch_norm_is_torchs_in_evaluation() -> None:
+    torch.manual_seed(0)
+    reference, frozen = nn.BatchNorm2d(6).eval(), FrozenBatchNorm(6)
+    for tensor in reference.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.uniform_(0.5, 2.0)
+    frozen.load_state_dict({k: v for k, v in reference.state_dict().items() if "num_batches" not in k})
+    maps = torch.randn(2, 6, 3, 3)
+    torch.testing.assert_close(frozen(maps), reference(maps))
+    assert frozen(maps.bfloat16()).dtype == torch.bfloat16
+    frozen(maps).sum().backward()
+    assert frozen.weight.grad is not None
+    assert frozen.bias.grad is not None
+
+
+def test_resnet_normalises_by_groups_from_scratch_and_by_constants_with_weights() -> None:
+    def normalisers(backbone: Backbone) -> set[type]:
+        kinds = (nn.GroupNorm, FrozenBatchNorm)
+        return {type(module) for module in backbone.modules() if isinstance(module, kinds)}
+
+    assert normalisers(built("resnet18")) == {nn.GroupNorm}
+    assert normalisers(built("resnet18", FROZEN)) == {FrozenBatchNorm}
+
+
+def test_frozen_resnet_equals_torchvisions_in_evaluation() -> None:
+    torch.manual_seed(0)
+    whole = models.resnet18(weights=None).eval()
+    for key, tensor in whole.state_dict().items():
+        if "running" in key:
+            tensor.uniform_(0.5, 1.5)
+    backbone = ResNet18()
+    backbone.freeze_normalisation()
+    left_over = backbone.load_state_dict(whole.state_dict(), strict=False)
+    assert left_over.missing_keys == []
+    assert {key for key in left_over.unexpected_keys if not key.endswith("num_batches_tracked")} == {
+        "fc.weight",
+        "fc.bias",
+    }
+    whole.fc = nn.Identity()
+    images, _ = inputs(backbone)
+    with torch.no_grad():
+        expected = whole(images)
+        torch.testing.assert_close(backbone(images), expected)
+        assert backbone.train()(images).equal(backbone.eval()(images))
+
+
+def test_seed_decides_the_initialisation() -> None:
+    def first_weight(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        return next(build_backbone("digits").parameters())
+
+    assert torch.equal(first_weight(0), first_weight(0))
+    assert not torch.equal(first_weight(0), first_weight(1))
+
+
+def test_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(UserError, match=r"unknown backbone 'alexnett'; did you mean 'alexnet'\?"):
+        build_backbone("alexnett")
