@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from metavib import __version__
 from metavib.errors import UserError, unknown_name
+from metavib.memory import keep_freed_memory
 
 COMMANDS = {
     "demo": "train and compare four methods on handwritten digits, in minutes, with no download",
@@ -75,6 +76,7 @@ def _run(arguments: list[str]) -> int:
     if parsed.command is None:
         parser.print_help()
         return 0
+    keep_freed_memory()
     handler: Callable[[argparse.Namespace], int] = importlib.import_module(
         f"metavib.commands.{parsed.command}"
     ).run

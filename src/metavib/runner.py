@@ -74,6 +74,10 @@ def run_experiment(experiment: Experiment, out: Path, surroundings: Surroundings
         skip_bad=surroundings.skip_bad,
         progress=surroundings.reading,
     )
+    surroundings.say(
+        f"{experiment.algorithm} on {dataset.name} ({dataset.protocol}), {split.target!r} unseen, "
+        f"seed {experiment.seed}, split {split.digest(dataset)}"
+    )
     for skipped in sources.record["skipped_files"]:
         surroundings.say(f"left out {skipped}")
     with directory.locked():

@@ -28,9 +28,6 @@ def run(arguments: argparse.Namespace) -> int:
     if not math.isfinite(arguments.checkpoint_seconds) or arguments.checkpoint_seconds < 0:
         raise UserError("--checkpoint-seconds takes a number from 0.")
     experiment, out = experiment_and_place(arguments)
-    say(
-        f"{experiment.algorithm} on {experiment.dataset}, {experiment.target!r} unseen, seed {experiment.seed}"
-    )
     with (
         stop_requested() as stop,
         reading_bar("reading images", quiet=arguments.json) as reading,
