@@ -61,7 +61,7 @@ def decoded(
                         _build(folder / key, rows, digests, skip_bad, progress)
                     found = _load(folder / key, size)
             assert found is not None
-            _write_synced(memo.with_suffix(f".{os.getpid()}"), key).replace(memo)
+            _write_synced(memo, key)  # a torn one is no harm: it names no entry
         return found
     except OSError as error:  # of the cache only: a file that cannot be read is a BadImage
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -167,12 +167,11 @@ def _remembered(memo: Path) -> str:
     return key if key.isalnum() else "none"
 
 
-def _write_synced(path: Path, text: str) -> Path:
+def _write_synced(path: Path, text: str) -> None:
     with path.open("w") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    return path
 
 
 @contextmanager

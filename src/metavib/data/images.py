@@ -158,9 +158,12 @@ def _in_colour(image: Image.Image) -> Image.Image:
 
 def _eight_bit(image: Image.Image) -> Image.Image:
     """Deep grey values as bytes: from 0..1 (float) or 0..65535 (integer), else from their own range."""
-    values = np.nan_to_num(np.asarray(image, dtype=np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    values = np.array(image, dtype=np.float32)
+    np.nan_to_num(values, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
     low, high = 0.0, 1.0 if image.mode == "F" else 65535.0
     if values.min() < low or values.max() > high:
         low, high = float(values.min()), float(values.max())
-    scaled = (values - low) * (255.0 / max(high - low, 1e-12))
-    return Image.fromarray(np.rint(scaled).clip(0, 255).astype(np.uint8))
+    with np.errstate(over="ignore"):
+        values -= low
+    values *= 255.0 / (high - low) if high > low else 0.0
+    return Image.fromarray(np.rint(values).clip(0, 255).astype(np.uint8))

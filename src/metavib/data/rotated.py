@@ -1,7 +1,7 @@
 """Digits turned by six angles, one domain an angle: MNIST, or scikit-learn's digits, which need no download.
 
 Protocols: "paper" takes 1,000 random training digits, 100 a class, and turns the same ones by every angle
-(MetaVIB, section 5). "domainbed" shuffles all 70,000 digits and deals them out over the angles (Gulrajani
+(MetaVIB, ECCV 2020). "domainbed" shuffles all 70,000 digits and deals them out over the angles (Gulrajani
 and Lopez-Paz, "In search of lost domain generalization", ICLR 2021).
 """
 
@@ -159,7 +159,8 @@ def _mnist_file(data_root: Path, name: str) -> bytes:
 def _download(folder: Path, name: str) -> bytes:
     for mirror in MNIST.mirrors:
         try:
-            with urllib.request.urlopen(f"{mirror}{name}.gz", timeout=_SECONDS) as answer:  # noqa: S310 torchvision's
+            # The addresses are torchvision's, and the checksum decides what is believed.
+            with urllib.request.urlopen(f"{mirror}{name}.gz", timeout=_SECONDS) as answer:  # noqa: S310
                 packed = answer.read()
         except (OSError, HTTPException):
             continue
