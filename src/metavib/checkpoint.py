@@ -18,6 +18,7 @@ from torch import Tensor
 
 from metavib import atomic
 from metavib.errors import UserError
+from metavib.run_directory import checksum
 
 FORMAT = 1
 KEPT = 2
@@ -44,7 +45,7 @@ def save(folder: Path, checkpoint: Checkpoint, run: str) -> None:
         "sha256": hashlib.sha256(content).hexdigest(),
         "values": checkpoint.values,
     }
-    atomic.write_json(values_path, record | {"check": _check(record)})
+    atomic.write_json(values_path, record | {"check": checksum(record)})
     for step in steps(folder)[:-KEPT]:
         for path in reversed(_paths(folder, step)):  # the JSON first: half a deletion is no checkpoint
             path.unlink(missing_ok=True)
@@ -87,7 +88,7 @@ def _load(folder: Path, step: int, run: str) -> Checkpoint:
         raise _DamagedError("lacks a file") from error
     except (OSError, ValueError) as error:
         raise _DamagedError("cannot be read") from error
-    if not isinstance(record, dict) or record.pop("check", None) != _check(record):
+    if not isinstance(record, dict) or record.pop("check", None) != checksum(record):
         raise _DamagedError("is damaged (its record does not match its checksum)")
     if record["format"] != FORMAT:
         raise _DamagedError(f"has format {record['format']}, this version reads {FORMAT}")
@@ -104,7 +105,3 @@ def _load(folder: Path, step: int, run: str) -> Checkpoint:
 
 def _paths(folder: Path, step: int) -> tuple[Path, Path]:
     return folder / f"{step:08d}.safetensors", folder / f"{step:08d}.json"
-
-
-def _check(record: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()

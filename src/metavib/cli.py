@@ -38,9 +38,11 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit status is 0, 2 for what the user can fix, 1 for our own faults."""
     try:
-        return _run(list(sys.argv[1:] if arguments is None else arguments))
+        status = _run(list(sys.argv[1:] if arguments is None else arguments))
+        sys.stdout.flush()  # here, where a closed pipe is expected
+        return status
     except UserError as error:
-        print(f"metavib: {error}", file=sys.stderr)
+        _say_in_one_line(str(error))
         return 2
     except KeyboardInterrupt:
         print("metavib: stopped.", file=sys.stderr)
@@ -50,11 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
-        if type(error).__name__ == "OutOfMemoryError":
-            print(
-                "metavib: out of memory: lower images_per_domain with --set, or use another --device.",
-                file=sys.stderr,
-            )
+        if remedy := _remedy(error):
+            _say_in_one_line(remedy)
             return 2
         traceback.print_exc()
         print(
@@ -64,6 +63,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
+def _say_in_one_line(text: str) -> None:
+    print("metavib: " + " ".join(text.split()), file=sys.stderr)
+
+
+def _remedy(error: Exception) -> str | None:
+    """What to do about an error of the machine or of a path; None for our own faults."""
+    no_memory = isinstance(error, MemoryError) or "can't allocate memory" in str(error)
+    if no_memory or type(error).__name__ == "OutOfMemoryError":
+        return "out of memory: lower images_per_domain with --set, or use another --device."
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"cannot use {error.filename}: {error.strerror}. Check the path and its permissions."
+    return None
+
+
 def _run(arguments: list[str]) -> int:
     first = arguments[0] if arguments else ""
     if first and not first.startswith("-") and first not in COMMANDS:
@@ -71,7 +84,8 @@ def _run(arguments: list[str]) -> int:
     parser, commands = _parsers()
     parsed, unknown = parser.parse_known_args(arguments)
     if unknown:
-        options = [option for action in commands[parsed.command]._actions for option in action.option_strings]
+        own = commands.get(parsed.command, parser)
+        options = [option for action in own._actions for option in action.option_strings]
         raise unknown_name("argument", unknown[0], options)
     if parsed.command is None:
         parser.print_help()

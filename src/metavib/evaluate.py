@@ -13,6 +13,7 @@ from torch import Tensor
 from metavib import metrics
 from metavib.algorithms.base import Algorithm, Noise
 from metavib.data.storage import Batch
+from metavib.errors import UserError
 from metavib.randomness import fold, key_of, normal
 from metavib.settings import Settings, setting
 from metavib.shapes import Float, Int
@@ -90,6 +91,11 @@ def measure(algorithm: Algorithm, embedded: Embedded, seed: int, settings: Evalu
     draws = algorithm.prediction_noise_shapes(1)
     repeats = settings.repeats if draws else 1  # a method without draws gives the same answer every time
     results = [predict(algorithm, embedded, seed, repeat) for repeat in range(repeats)]
+    if not all(probabilities.isfinite().all() for probabilities in results):
+        raise UserError(
+            "the model's probabilities are not finite: its training went astray. "
+            "Train again with a lower learning_rate or clip_norm=1."
+        )
     record: dict[str, Any] = {"images": len(embedded.labels), "measured_by": _in_words(repeats, draws)}
     for name, function in MEASURES.items():
         values = torch.stack([function(probabilities, embedded.labels) for probabilities in results]).double()

@@ -137,7 +137,7 @@ def _seed(value: Any) -> int:
         raise UserError("no seed is given.")
     try:
         seed = int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         seed = -1
     if isinstance(value, bool | float) or not 0 <= seed < 2**63:
         raise UserError(f"seed = {value!r} will not do: it takes a whole number from 0 to 2^63 - 1.")

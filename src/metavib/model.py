@@ -18,7 +18,7 @@ from metavib.data.transforms import Preprocessing
 from metavib.errors import UserError
 from metavib.networks.backbones import BACKBONES, Backbone, build_backbone
 from metavib.randomness import key_of
-from metavib.run_directory import read_json
+from metavib.run_directory import checksum, read_json
 from metavib.settings import Settings
 
 FORMAT = 1
@@ -66,13 +66,17 @@ def save_model(folder: Path, algorithm: Algorithm, description: ModelDescription
     (folder / "config.json").unlink(missing_ok=True)
     atomic.write_bytes(folder / "model.safetensors", content)
     record = {"format": FORMAT, **asdict(description), "sha256": hashlib.sha256(content).hexdigest()}
-    atomic.write_json(folder / "config.json", record)
+    atomic.write_json(folder / "config.json", record | {"check": checksum(record)})
 
 
 def load_model(path: Path, device: torch.device) -> tuple[Algorithm, ModelDescription]:
     """The model in a model directory, or in the run directory around it. Nothing in it is executed."""
     folder = path / "model" if (path / "model").is_dir() else path
     record = read_json(folder / "config.json")
+    if record.pop("check", None) != checksum(record):
+        raise UserError(
+            f"{folder}/config.json is damaged (it does not match its checksum). Train or copy it again."
+        )
     if record.pop("format", None) != FORMAT:
         raise UserError(f"{folder} is no model that this version reads (format {FORMAT}).")
     try:

@@ -112,7 +112,7 @@ class Optimizer:
         self.adam.found_inf = self.failed  # type: ignore[attr-defined]
 
     def check(self, term_names: list[str]) -> None:
-        """Raise if a step was not finite since the start. This waits for the device."""
+        """Raise if a step was not finite since the start, or left such parameters. This waits for the device."""
         if self.failed.item() and self.failed_terms is not None:
             values = zip([*term_names, "gradient norm"], self.failed_terms.tolist(), strict=True)
             raise NonFiniteError(
@@ -120,6 +120,11 @@ class Optimizer:
                 + ", ".join(f"{name} = {value:g}" for name, value in values)
                 + ". The update was not made and the last checkpoint is good; try a lower learning_rate"
                 " or clip_norm=1."
+            )
+        if not torch.stack([parameter.isfinite().all() for parameter in self.names]).all().item():
+            raise NonFiniteError(
+                "training broke down: an update made parameters that are not finite; they were not kept. "
+                "Try a lower learning_rate."
             )
 
     def state(self) -> dict[str, Tensor]:

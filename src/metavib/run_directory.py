@@ -11,6 +11,7 @@ results.json      results on the unseen domain, with the protocol's name
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -81,6 +82,11 @@ class RunDirectory:
                 with contextlib.suppress(json.JSONDecodeError):
                     records.append(json.loads(line))
         return records
+
+
+def checksum(record: dict[str, Any]) -> str:
+    """The sha256 of a record, which stands in its file beside it: a flipped bit does not go unnoticed."""
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def read_json(path: Path) -> dict[str, Any]:

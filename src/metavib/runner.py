@@ -74,15 +74,16 @@ def run_experiment(experiment: Experiment, out: Path, surroundings: Surroundings
         skip_bad=surroundings.skip_bad,
         progress=surroundings.reading,
     )
-    surroundings.say(
-        f"{experiment.algorithm} on {dataset.name} ({dataset.protocol}), {split.target!r} unseen, "
-        f"seed {experiment.seed}, split {split.digest(dataset)}"
-    )
-    for skipped in sources.record["skipped_files"]:
-        surroundings.say(f"left out {skipped}")
+    check_selection(experiment, sources)
     with directory.locked():
         check_directory(directory, experiment, split.digest(dataset))
         describe_run(directory, experiment, dataset, split, sources, surroundings.device)
+        surroundings.say(
+            f"{experiment.algorithm} on {dataset.name} ({dataset.protocol}), {split.target!r} unseen, "
+            f"seed {experiment.seed}, split {split.digest(dataset)}"
+        )
+        for skipped in sources.record["skipped_files"]:
+            surroundings.say(f"left out {skipped}")
         for progress in train(
             experiment,
             algorithm,
@@ -200,6 +201,12 @@ def check_episode(experiment: Experiment, split: Split) -> None:
         )
 
 
+def check_selection(experiment: Experiment, sources: Sources) -> None:
+    """Selecting by source validation takes validation images."""
+    if experiment.training.selection == "source-validation" and len(sources.validation) == 0:
+        raise UserError("there are no source validation images to select by: use --set selection=last.")
+
+
 def prepared_algorithm(experiment: Experiment, classes: int, surroundings: Surroundings) -> Algorithm:
     """The network with its first weights, on the device, in the precision that was asked for."""
     weights = local_weights(experiment.backbone, experiment.weights, surroundings.data_root)
@@ -236,10 +243,22 @@ def describe_run(
     device: torch.device,
 ) -> None:
     """Write down what decides the run, once."""
-    atomic.remove_leftovers(directory.path)
-    atomic.remove_leftovers(directory.checkpoints)
-    if directory.experiment.exists():
-        return
+    for folder in (directory.path, directory.checkpoints, directory.model):
+        atomic.remove_leftovers(folder)
+    if not directory.experiment.exists():
+        _write_experiment(directory, experiment, dataset, split, sources, device)
+    if not directory.config.exists():  # second, so that a kill between the two leaves a run that can go on
+        atomic.write_text(directory.config, to_yaml(experiment))
+
+
+def _write_experiment(
+    directory: RunDirectory,
+    experiment: Experiment,
+    dataset: Dataset,
+    split: Split,
+    sources: Sources,
+    device: torch.device,
+) -> None:
     record = {
         "format": FORMAT,
         "experiment": experiment.to_json(),
@@ -256,7 +275,6 @@ def describe_run(
         "git_revision": _git_revision(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
     }
-    atomic.write_text(directory.config, to_yaml(experiment))
     atomic.write_json(directory.experiment, record)
 
 
@@ -268,6 +286,8 @@ def resolve_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise UserError(f"unknown device {name!r}: it takes auto, cpu or cuda.") from error
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"device {name!r} is not supported: it takes auto, cpu or cuda.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError("no CUDA GPU can be used here: leave --device out, or give --device cpu.")
     return device

@@ -55,7 +55,7 @@ class Bar:
         """A line above the bar."""
         if self.rich is not None:
             self.rich.console.print(text, highlight=False, markup=False)
-        elif not self.quiet:
+        else:
             print(text, file=sys.stderr)
 
 

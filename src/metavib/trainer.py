@@ -15,7 +15,6 @@ from metavib.algorithms.base import Algorithm
 from metavib.checkpoint import Checkpoint
 from metavib.data.episodes import EpisodeSampler
 from metavib.data.prepared import Sources
-from metavib.errors import UserError
 from metavib.evaluate import accuracy_at_mean, embed
 from metavib.experiment import Experiment
 from metavib.optimization import Optimizer, learning_rate_at
@@ -61,8 +60,6 @@ def train(
         class_balanced=settings.class_balanced,
         augmentation=experiment.augmentation,
     )
-    if settings.selection == "source-validation" and len(sources.validation) == 0:
-        raise UserError("there are no source validation images to select by: use --set selection=last.")
     noise_shapes = algorithm.noise_shapes((sampler.domains - 1) * sampler.images, sampler.images)
     noise_keys = {purpose: key_of(experiment.seed, "noise", purpose) for purpose in noise_shapes}
     optimizer = Optimizer(algorithm, settings)

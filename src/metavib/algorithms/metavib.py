@@ -59,15 +59,22 @@ class ProbabilisticClassifier(Algorithm):
         latent_width: int = setting(256, "width of both inference networks, of z and of psi", minimum=1)
         latent_draws: int = setting(10, "L_z: draws of z for each image", minimum=1)
         classifier_draws: int = setting(10, "L_psi: draws of psi for each episode", minimum=1)
+        initial_log_variance: float = setting(
+            -3.0, "log sigma^2 of z and psi before training", minimum=-10, maximum=10
+        )
 
     class_features: Tensor  # h_c over all source training samples, once `absorb` has seen them
 
     def __init__(self, backbone: Backbone, classes: int, config: Config) -> None:
         super().__init__(backbone, classes)
         self.config = config
-        self.infer_classifier = InferenceNetwork(backbone.feature_size, config.latent_width)  # g_phi1
-        self.infer_latent = InferenceNetwork(backbone.feature_size, config.latent_width)  # g_phi2
+        self.infer_classifier = self._inference_network()  # g_phi1
+        self.infer_latent = self._inference_network()  # g_phi2
         self.register_buffer("class_features", torch.zeros(classes, backbone.feature_size))
+
+    def _inference_network(self) -> InferenceNetwork:
+        config = self.config
+        return InferenceNetwork(self.backbone.feature_size, config.latent_width, config.initial_log_variance)
 
     @abstractmethod
     def bottleneck(

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
                     experiment, out / f"{algorithm}-{target}", surroundings
                 )
             except Stopped:
-                bar.say(f"metavib: stopped. To go on: metavib demo --out {shlex.quote(str(out))}")
+                bar.say(f"metavib: stopped. To go on: {resume_command(arguments)}")
                 return 130
     say("\nAccuracy on the unseen angle, %:")
     say(results_table(results, angles, "accuracy"))
@@ -77,6 +77,14 @@ def demo_experiment(target: str, algorithm: str, arguments: argparse.Namespace) 
         "seed": arguments.seed,
     }
     return experiment_from(values, {} if arguments.steps is None else {"steps": arguments.steps})
+
+
+def resume_command(arguments: argparse.Namespace) -> str:
+    """The command that goes on with the table."""
+    words = ["metavib", "demo", "--out", arguments.out, "--seed", str(arguments.seed)]
+    words += [] if arguments.steps is None else ["--steps", str(arguments.steps)]
+    words += [] if arguments.device == "auto" else ["--device", arguments.device]
+    return shlex.join(words)
 
 
 def results_table(

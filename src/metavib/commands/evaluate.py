@@ -14,7 +14,7 @@ from metavib.data.prepared import open_target, training_digests
 from metavib.data.splits import split_domains
 from metavib.errors import UserError, unknown_name
 from metavib.evaluate import Evaluation, embed, measure
-from metavib.experiment import experiment_from
+from metavib.experiment import Experiment, experiment_from
 from metavib.model import load_model, preprocessing_of
 from metavib.run_directory import RunDirectory, read_json
 from metavib.runner import resolve_device
@@ -26,8 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     directory = RunDirectory(Path(arguments.run))
     if not directory.path.is_dir():
         raise UserError(f"there is no run directory {directory.path}.")
-    record = read_json(directory.experiment)
-    experiment = experiment_from(record["experiment"])
+    experiment, recorded_split = recorded(directory)
     device = resolve_device(arguments.device)
     algorithm, description = load_model(directory.model, device)
     root = Path(arguments.data) if arguments.data else None
@@ -43,15 +42,20 @@ def run(arguments: argparse.Namespace) -> int:
         seed=experiment.seed,
         validation_share=experiment.training.validation_share,
     )
-    if split.digest(dataset) != record["data"]["split"]:
+    if split.digest(dataset) != recorded_split:
         raise UserError(
             f"the images changed since the run in {directory.path} was made: it would mix up roles."
         )
     preprocessing = preprocessing_of(algorithm.backbone)
-    trained_on = training_digests(dataset, split, preprocessing.size, skip_bad=arguments.skip_bad)
-    if domain != experiment.target:
+    if domain == experiment.target:  # apart from the validation images too, as when the run was measured
+        seen = dataclasses.replace(
+            split, train={name: split.train[name] + split.validation[name] for name in split.train}
+        )
+    else:
+        seen = split
         split = dataclasses.replace(split, target=domain, tested=split.validation[domain])
         say(f"{domain!r} is a source domain of this run: measuring on its validation images.")
+    known = training_digests(dataset, seen, preprocessing.size, skip_bad=arguments.skip_bad)
     settings = experiment.evaluation if arguments.repeats is None else Evaluation(repeats=arguments.repeats)
     with reading_bar("reading images", quiet=arguments.json) as reading:
         rows, target_record = open_target(
@@ -59,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
             split,
             preprocessing,
             device,
-            trained_on,
+            known,
             skip_bad=arguments.skip_bad,
             progress=reading,
         )
@@ -81,3 +85,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(results | {"run": str(directory.path)}))
     return 0
+
+
+def recorded(directory: RunDirectory) -> tuple[Experiment, str]:
+    """The experiment of a run, and the digest of its split."""
+    record = read_json(directory.experiment)
+    try:
+        return experiment_from(record["experiment"]), record["data"]["split"]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{directory.experiment} is damaged: {error!r}.") from error

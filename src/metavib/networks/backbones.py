@@ -106,6 +106,11 @@ class DigitNetwork(Backbone):
             nn.MaxPool2d(3, stride=2, padding=1),  # 7 x 7 x 32
         )
         self.connected = nn.Linear(7 * 7 * 32, 256)
+        # He et al. (ICCV 2015): torch's own way lets the differences between images fade from layer to layer.
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d | nn.Linear) and layer.bias is not None:
+                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+                nn.init.zeros_(layer.bias)
 
     def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
         return self.connected(self.convolutions(images).flatten(1)).relu()

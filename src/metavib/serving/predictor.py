@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from metavib.algorithms.base import Algorithm
-from metavib.data.images import decode
+from metavib.data.images import decode, read
 from metavib.data.transforms import with_channels
 from metavib.errors import UserError
 from metavib.model import ModelDescription, load_model, preprocessing_of
@@ -55,11 +55,7 @@ class Predictor:
 
     def open(self, path: str | Path) -> np.ndarray:
         """The pixels of an image file as the model takes them."""
-        try:
-            data = Path(path).read_bytes()
-        except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror}.") from error
-        return decode(data, str(path), self.preprocessing.size)
+        return decode(read(Path(path), str(path)), str(path), self.preprocessing.size)
 
     @torch.no_grad()
     def predict(self, images: Iterable[np.ndarray]) -> list[Prediction]:
