@@ -1,20 +1,33 @@
-"""What all tests share: shapes are checked, caches go to a temporary folder, real data is found or skipped by name."""
+"""What all tests share: shapes are checked, caches are temporary, real data is found or skipped by name."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+import sys
 import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
+from beartype import BeartypeConf, beartype
 from jaxtyping import install_import_hook
+from PIL import Image
+
+check_types = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int may stand for a float, as in mypy
 
 # Before the first import of metavib: from here on every annotated shape and type is checked at run time.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    install_import_hook("metavib", "beartype.beartype")
+    install_import_hook("metavib", f"{__name__}.check_types")
 
 os.environ.setdefault("PYTHONHASHSEED", "0")
+os.environ.setdefault(
+    "OMP_NUM_THREADS", "1"
+)  # tests run side by side: threads would only wait for one another
 
 
 @pytest.fixture(autouse=True)
@@ -32,3 +45,134 @@ def real_data() -> Path:
             f"no real data in {root}: set METAVIB_DATA to a folder with mnist, pacs, pacs_splits, weights"
         )
     return root
+
+
+# What keeps a run small; later flags override earlier ones.
+QUICK = ["--target", "sketch", "--seed", "1", "--steps", "3", "--backbone", "digits", "--weights", "none"]
+for _setting in ("images_per_domain=8", "latent_draws=2", "classifier_draws=2", "latent_width=16"):
+    QUICK += ["--set", _setting]
+QUICK += ["--set", "repeats=2", "--set", "validations=2"]
+
+
+class Outcome(NamedTuple):
+    """What a command did."""
+
+    status: int
+    out: str
+    err: str
+
+
+class Finished(NamedTuple):
+    """A run that is not to be changed, with the images that it saw."""
+
+    run: Path
+    folder: Path
+    command: list[str]
+
+
+@pytest.fixture(scope="session")
+def make_folder() -> Callable[..., Path]:
+    """Makes a folder of domains: small images, no two alike, in which the class can be seen."""
+
+    def make(root: Path, domains: str = "art cartoon photo sketch", classes: str = "cat dog") -> Path:
+        random = np.random.default_rng(0)
+        for domain in domains.split():
+            for position, label in enumerate(classes.split()):
+                (root / domain / label).mkdir(parents=True)
+                for number in range(4):
+                    pixels = random.integers(0, 120, (20, 20, 3), dtype=np.uint8)
+                    pixels[:, 10 * position :][:, :10] += 120
+                    Image.fromarray(pixels).save(root / domain / label / f"{number}.png")
+        return root
+
+    return make
+
+
+@pytest.fixture
+def folder(make_folder: Callable[..., Path], tmp_path: Path) -> Path:
+    """A folder of four domains with two classes."""
+    return make_folder(tmp_path / "images")
+
+
+@pytest.fixture
+def training(folder: Path, tmp_path: Path) -> Callable[..., list[str]]:
+    """The arguments of a short training run in `tmp_path / "run"`."""
+
+    def arguments(*more: Any, data: Any = folder, out: Any = tmp_path / "run") -> list[str]:
+        return ["train", str(data), "--out", str(out), *QUICK, *map(str, more)]
+
+    return arguments
+
+
+@pytest.fixture
+def metavib(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """Calls a command in this process."""
+    from metavib.cli import main
+
+    def call(*arguments: Any) -> Outcome:
+        capsys.readouterr()
+        status = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return Outcome(status, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def refused(metavib: Callable[..., Outcome]) -> Callable[..., str]:
+    """Calls a command that must end with status 2 and one line on stderr, and gives the line."""
+
+    def call(*arguments: Any) -> str:
+        status, out, err = metavib(*arguments, "--json")  # which keeps progress quiet
+        assert (status, out) == (2, ""), err
+        assert err.startswith("metavib: ")
+        assert len(err.splitlines()) == 1, err
+        return err
+
+    return call
+
+
+@pytest.fixture
+def interrupted(metavib: Callable[..., Outcome]) -> Callable[..., Outcome]:
+    """Calls `train` and stops it, as Ctrl-C does, after so many steps."""
+    from metavib.commands import train
+
+    def call(*arguments: Any, after: int) -> Outcome:
+        @contextlib.contextmanager
+        def stop_after_some_steps() -> Iterator[Callable[[], bool]]:
+            steps = iter(range(after - 1))
+            yield lambda: next(steps, None) is None
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(train, "stop_requested", stop_after_some_steps)
+            outcome = metavib(*arguments)
+        assert outcome.status == 130
+        return outcome
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def finished(make_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """One finished run for all tests that only read it."""
+    from metavib.cli import main
+
+    root = tmp_path_factory.mktemp("finished")
+    folder = make_folder(root / "images")
+    command = ["train", str(folder), "--out", str(root / "run"), *QUICK]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("METAVIB_CACHE", str(root / "cache"))
+        assert main(command) == 0
+    return Finished(root / "run", folder, command)
+
+
+@pytest.fixture
+def finished_copy(finished: Finished, tmp_path: Path) -> Finished:
+    """A finished run that a test may damage."""
+    return finished._replace(run=shutil.copytree(finished.run, tmp_path / "copy"))
+
+
+@pytest.fixture(scope="session")
+def program() -> list[str]:
+    """The command line as a process of its own."""
+    return [sys.executable, "-m", "metavib"]

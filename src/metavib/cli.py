@@ -38,9 +38,10 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit status is 0, 2 for what the user can fix, 1 for our own faults."""
     try:
-        status = _run(list(sys.argv[1:] if arguments is None else arguments))
-        sys.stdout.flush()  # here, where a closed pipe is expected
-        return status
+        try:
+            return _run(list(sys.argv[1:] if arguments is None else arguments))
+        finally:
+            sys.stdout.flush()  # here, where a closed pipe is expected
     except UserError as error:
         _say_in_one_line(str(error))
         return 2

@@ -40,7 +40,7 @@ class Training(Settings):
     validations: int = setting(20, "how many times source validation is measured, evenly spread", minimum=1)
     selection: str = setting(
         "source-validation",
-        "the model kept: best on source validation (the latest of equals), or the last",
+        "the model kept: the latest within one standard error of the best on source validation, or the last",
         choices=("source-validation", "last"),
     )
     precision: str = setting(

@@ -79,10 +79,13 @@ def names_of(kind: type[Settings]) -> tuple[str, ...]:
 
 def changed(settings: AnySettings, values: Mapping[str, Any], where: str) -> AnySettings:
     """The settings with some replaced; a name that they do not have is an error that suggests the nearest."""
+    fields = {field.name: field for field in dataclasses.fields(settings)}
+    types = typing.get_type_hints(type(settings))
     for name in values:
-        if name not in names_of(type(settings)):
-            raise unknown_name(f"{where} setting", str(name), names_of(type(settings)))
-    return dataclasses.replace(settings, **values)
+        if name not in fields:
+            raise unknown_name(f"{where} setting", str(name), fields)
+    checked = {name: _checked(fields[name], types[name], value) for name, value in values.items()}
+    return dataclasses.replace(settings, **checked)
 
 
 def _checked(field: dataclasses.Field[Any], wanted: type, value: Any) -> Scalar:

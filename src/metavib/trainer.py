@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -94,7 +95,7 @@ def train(
             record["learning_rate"] = learning_rate_at(step, settings)
             if validate and len(sources.validation) > 0:
                 accuracy = validation_accuracy(algorithm, sources)
-                selected.consider(done, accuracy, algorithm, settings.selection)
+                selected.consider(done, accuracy, len(sources.validation), algorithm, settings.selection)
                 record["validation_accuracy"] = accuracy
             directory.log(record)
             yield Progress(done, settings.steps, {name: record[name] for name in terms}, selected.accuracy)
@@ -122,13 +123,20 @@ def validation_accuracy(algorithm: Algorithm, sources: Sources) -> float:
 class Selected:
     """The model that the selection rule keeps; None where that is simply the last one."""
 
+    best_accuracy: float = 0.0
     accuracy: float | None = None
     step: int | None = None
     parameters: dict[str, Tensor] | None = None
 
-    def consider(self, step: int, accuracy: float, algorithm: Algorithm, rule: str) -> None:
-        """Take the parameters of this step if they are at least as good, the latest of equals."""
-        if rule == "last" or self.accuracy is None or accuracy >= self.accuracy:
+    def consider(self, step: int, accuracy: float, images: int, algorithm: Algorithm, rule: str) -> None:
+        """Take the parameters of this step unless they are worse by more than chance.
+
+        The one-standard-error rule (Breiman et al. 1984): a few hundred validation images cannot tell models
+        apart that differ by less, and of those the one that was trained longest is kept.
+        """
+        self.best_accuracy = max(self.best_accuracy, accuracy)
+        standard_error = math.sqrt(self.best_accuracy * (1.0 - self.best_accuracy) / images)
+        if rule == "last" or accuracy >= self.best_accuracy - standard_error:
             self.accuracy, self.step = accuracy, step
             if rule == "source-validation":
                 self.parameters = {name: p.detach().clone() for name, p in algorithm.named_parameters()}
@@ -146,7 +154,11 @@ def _save(
     tensors |= optimizer.state()
     tensors |= {f"selected/{name}": tensor for name, tensor in (selected.parameters or {}).items()}
     tensors = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
-    values = {"accuracy": selected.accuracy, "step": selected.step}
+    values = {
+        "best_accuracy": selected.best_accuracy,
+        "accuracy": selected.accuracy,
+        "step": selected.step,
+    }
     checkpoints.save(directory.checkpoints, Checkpoint(step, tensors, values), experiment.identity())
 
 
@@ -155,6 +167,7 @@ def _restore(saved: Checkpoint, algorithm: Algorithm, optimizer: Optimizer, sele
         for name, parameter in algorithm.named_parameters():
             parameter.copy_(saved.tensors[f"parameters/{name}"])
     optimizer.restore(saved.step, saved.tensors)
+    selected.best_accuracy = saved.values["best_accuracy"]
     selected.accuracy, selected.step = saved.values["accuracy"], saved.values["step"]
     prefix = "selected/"
     kept = {name.removeprefix(prefix): t for name, t in saved.tensors.items() if name.startswith(prefix)}

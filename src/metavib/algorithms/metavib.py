@@ -60,7 +60,7 @@ class ProbabilisticClassifier(Algorithm):
         latent_draws: int = setting(10, "L_z: draws of z for each image", minimum=1)
         classifier_draws: int = setting(10, "L_psi: draws of psi for each episode", minimum=1)
         initial_log_variance: float = setting(
-            -3.0, "log sigma^2 of z and psi before training", minimum=-10, maximum=10
+            0.0, "log sigma^2 of z and psi before training", minimum=-10, maximum=10
         )
 
     class_features: Tensor  # h_c over all source training samples, once `absorb` has seen them

@@ -27,7 +27,9 @@ class Listing:
     domain: str
     names: tuple[str, ...]  # stable unique id of each image: its path relative to the root, or "digit-00123"
     classes: tuple[str, ...]  # class name of each image
-    parts: tuple[str, ...]  # official part of each image: "train", "crossval", "test", or ""
+    parts: tuple[
+        str, ...
+    ]  # official part of each image: "train", "crossval", "test", "train and test", or ""
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,7 @@ def open_sources(
         skipped.extend(images.skipped)
         train.append([row_of[position] for position in split.train[domain] if position in row_of])
         validation.extend(row_of[position] for position in split.validation[domain] if position in row_of)
+    _check_domains(split, train)
     _check_classes(split, {labels[row] for rows in train for row in rows})
     trained_on = [digests[row] for rows in train for row in rows]
     apart = separate(trained_on, [digests[row] for row in validation])
@@ -143,6 +144,14 @@ def _labelled_rows(
 ) -> LabelledRows:
     as_tensor = [torch.tensor(values, dtype=torch.int64, device=store.device) for values in (rows, labels)]
     return LabelledRows(store, preprocessing, *as_tensor)
+
+
+def _check_domains(split: Split, train: list[list[int]]) -> None:
+    lost = [domain for domain, rows in zip(split.train, train, strict=True) if not rows]
+    if lost:
+        raise UserError(
+            f"without the bad files {', '.join(lost)} has no training image. Add some, or remove the domain."
+        )
 
 
 def _check_classes(split: Split, present: set[int]) -> None:

@@ -1,7 +1,8 @@
 """Digits turned by six angles, one domain an angle: MNIST, or scikit-learn's digits, which need no download.
 
 Protocols: "paper" takes 1,000 random training digits, 100 a class, and turns the same ones by every angle
-(MetaVIB, ECCV 2020). "domainbed" shuffles all 70,000 digits and deals them out over the angles (Gulrajani
+(MetaVIB, ECCV 2020); 100 others, 10 a class, are the source validation images, so that all 1,000 of each source
+angle are trained on and all 1,000 of the unseen angle are tested. "domainbed" shuffles all 70,000 digits and deals them out over the angles (Gulrajani
 and Lopez-Paz, "In search of lost domain generalization", ICLR 2021).
 """
 
@@ -32,12 +33,13 @@ from metavib.shapes import Int, UInt8
 
 ANGLES = ("0", "15", "30", "45", "60", "75")  # degrees, counter-clockwise
 PROTOCOLS = {
-    "paper": "paper: the same 1,000 digits at six angles",
+    "paper": "paper: the same 1,000 digits at six angles, 100 others for source validation",
     "domainbed": "domainbed: all 70,000 digits dealt out over six angles",
 }
 
 _SIDE = 28
 _PER_CLASS = 100
+_VALIDATING_PER_CLASS = 10
 _SECONDS = 30.0  # that a mirror may be silent
 _MD5_UNPACKED = {
     "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
@@ -68,15 +70,18 @@ class RotatedDigits(Dataset):
         self._seed = seed
 
     def listing(self, domain: str) -> Listing:
-        members = self._members(domain)
+        members, validating = self._members(domain)
         names = tuple(f"digit-{index:05}" for index in members)
         classes = tuple(str(label) for label in self._labels[members])
-        return Listing(domain, names, classes, ("",) * len(names))
+        if self._dealt_out:
+            return Listing(domain, names, classes, ("",) * len(names))
+        parts = tuple("crossval" if index in validating else "train and test" for index in members)
+        return Listing(domain, names, classes, parts)
 
     def images(
         self, domain: str, size: int, *, skip_bad: bool = False, progress: Progress | None = None
     ) -> DomainImages:
-        upright = torch.from_numpy(self._upright[self._members(domain)])[:, None]
+        upright = torch.from_numpy(self._upright[self._members(domain)[0]])[:, None]
         turned = transforms.rotate(upright, float(domain), interpolation=InterpolationMode.BILINEAR)
         digests = tuple(digest_of(digit.tobytes()) for digit in turned.numpy())
         if size != _SIDE:
@@ -93,16 +98,17 @@ class RotatedDigits(Dataset):
     def _upright(self) -> UInt8[np.ndarray, "count 28 28"]:
         return self._source.images()
 
-    def _members(self, domain: str) -> Int[np.ndarray, " members"]:
-        """Positions in the source of a domain's digits."""
+    def _members(self, domain: str) -> tuple[Int[np.ndarray, " members"], frozenset[int]]:
+        """Positions in the source of a domain's digits, and those of them that only validate."""
         if domain not in ANGLES:
             raise unknown_name("domain", domain, ANGLES)
         shuffled = permutation(key_of(self._seed, "digits"), len(self._labels)).numpy()
         if self._dealt_out:
-            return shuffled[ANGLES.index(domain) :: len(ANGLES)]
+            return shuffled[ANGLES.index(domain) :: len(ANGLES)], frozenset()
         labels = self._labels[shuffled]
-        chosen = [shuffled[labels == label][:_PER_CLASS] for label in range(10)]
-        return np.sort(np.concatenate(chosen))
+        chosen = [shuffled[labels == label][: _PER_CLASS + _VALIDATING_PER_CLASS] for label in range(10)]
+        validating = np.concatenate([of_class[_PER_CLASS:] for of_class in chosen])
+        return np.sort(np.concatenate(chosen)), frozenset(validating.tolist())
 
 
 def open_rotated_digits(*, seed: int) -> Dataset:

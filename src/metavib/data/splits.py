@@ -102,4 +102,4 @@ def _divide(listing: Listing, seed: int, share: float) -> tuple[tuple[int, ...],
 
 
 def _of_part(listing: Listing, part: str) -> tuple[int, ...]:
-    return tuple(position for position, own in enumerate(listing.parts) if own == part)
+    return tuple(position for position, own in enumerate(listing.parts) if part in own.split(" and "))

@@ -106,7 +106,8 @@ class DigitNetwork(Backbone):
             nn.MaxPool2d(3, stride=2, padding=1),  # 7 x 7 x 32
         )
         self.connected = nn.Linear(7 * 7 * 32, 256)
-        # He et al. (ICCV 2015): torch's own way lets the differences between images fade from layer to layer.
+        # He et al. (ICCV 2015): torch's own way lets the differences between images fade from layer to layer,
+        # and MetaVIB, which infers its classifiers from those differences, then begins at chance for long.
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d | nn.Linear) and layer.bias is not None:
                 nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")

@@ -1,0 +1,84 @@
+"""Checkpoints: what is saved is loaded; what is damaged is never loaded."""
+
+import pytest
+import torch
+
+from metavib import checkpoint
+from metavib.checkpoint import Checkpoint, newest, save, steps
+from metavib.errors import UserError
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A folder with checkpoints of three steps, saved in turn."""
+    for step in (1, 2, 3):
+        save(
+            tmp_path, Checkpoint(step, {"weight": torch.full((4,), step / 7)}, {"accuracy": 0.1 * step}), "me"
+        )
+    return tmp_path
+
+
+def test_a_checkpoint_comes_back_exactly(saved):
+    found, complaints = newest(saved, "me")
+    assert found is not None
+    assert found.step == 3
+    assert torch.equal(found.tensors["weight"], torch.full((4,), 3 / 7))
+    assert found.values == {"accuracy": 0.1 * 3}
+    assert complaints == []
+
+
+def test_the_newest_two_are_kept(saved):
+    assert steps(saved) == [2, 3]
+    assert len(list(saved.iterdir())) == 2 * checkpoint.KEPT
+
+
+def test_an_empty_folder_has_none(tmp_path):
+    assert newest(tmp_path, "me") == (None, [])
+    assert newest(tmp_path / "missing", "me") == (None, [])
+
+
+def test_tensors_without_their_record_do_not_count(saved):
+    (saved / "00000003.json").unlink()
+    found, complaints = newest(saved, "me")
+    assert found is not None
+    assert (found.step, complaints) == (2, [])
+
+
+@pytest.mark.parametrize("name", ["00000003.json", "00000003.safetensors"])
+def test_no_flipped_bit_and_no_cut_goes_unnoticed(saved, name):
+    path = saved / name
+    good = path.read_bytes()
+    flipped = [good[:i] + bytes([good[i] ^ (1 << (i % 8))]) + good[i + 1 :] for i in range(len(good))]
+    cut = [good[:length] for length in range(len(good.rstrip()))]
+    for content in flipped + cut:
+        path.write_bytes(content)
+        found, complaints = newest(saved, "me")
+        assert found is not None
+        assert found.step == 2
+        assert "step 3" in complaints[0]
+
+
+def test_a_missing_file_is_passed_over(saved):
+    (saved / "00000003.safetensors").unlink()
+    found, complaints = newest(saved, "me")
+    assert found is not None
+    assert found.step == 2
+    assert complaints == ["checkpoint of step 3 lacks a file"]
+
+
+def test_where_none_can_be_used_the_user_decides(saved):
+    with pytest.raises(
+        UserError, match=r"step 3 belongs to another experiment; .*step 2.* Remove that folder"
+    ):
+        newest(saved, "somebody else")
+
+
+def test_a_later_format_is_not_guessed_at(saved, monkeypatch):
+    monkeypatch.setattr(checkpoint, "FORMAT", 2)
+    with pytest.raises(UserError, match="has format 1, this version reads 2"):
+        newest(saved, "me")
+
+
+def test_other_files_are_no_checkpoints(saved):
+    (saved / "notes.json").write_text("{}")
+    assert steps(saved) == [2, 3]
