@@ -68,21 +68,17 @@ def test_resuming_equals_never_stopping(algorithm, folder, tmp_path):
 
 def test_ten_kills_at_random_moments_leave_no_trace(training, out, unstopped):
     command = training("--steps", 80, "--checkpoint-seconds", 0, *AUGMENTED_FLAGS)
-    delays = random.Random(0)
+    chance = random.Random(0)
     # Each is a real process; the server that they are forked from has imported torch already.
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(["metavib.commands.train"])
-
-    def begun_after(step):
+    for _ in range(10):
+        step = newest_step(out) + chance.randint(1, 3)
         process = server.Process(target=main, args=(command,))
         process.start()
-        while process.is_alive() and newest_step(out) <= step:
-            time.sleep(0.005)
-        return process
-
-    for _ in range(10):
-        process = begun_after(newest_step(out))
-        time.sleep(delays.uniform(0, 0.1))
+        while process.is_alive() and newest_step(out) < step:
+            time.sleep(0.001)
+        time.sleep(chance.uniform(0, 0.02))  # about a step, with its checkpoint
         process.kill()
         process.join()
         assert process.exitcode == -signal.SIGKILL

@@ -175,7 +175,7 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
 
 def _add_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", help="where the datasets lie, if not in METAVIB_DATA")
-    parser.add_argument("--protocol", help="of rotated-mnist: paper or domainbed (paper)")
+    parser.add_argument("--protocol", help="of rotated-mnist: paper, paper-clockwise or domainbed (paper)")
 
 
 def _add_device(parser: argparse.ArgumentParser) -> None:

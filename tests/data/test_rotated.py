@@ -138,7 +138,9 @@ def test_without_mnist_the_error_names_the_files_and_the_folder(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("no_network")
-@pytest.mark.parametrize("content", [b"no labels", b"\x1f\x8bno gzip", gzip.compress(bytes(60_008)), b""])
+@pytest.mark.parametrize(
+    "content", [b"no labels", b"\x1f\x8bno gzip", gzip.compress(bytes(60_008), mtime=0), b""]
+)
 def test_a_damaged_file_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(content)
     with pytest.raises(UserError, match=r"train-labels-idx1-ubyte.gz is damaged"):
