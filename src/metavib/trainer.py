@@ -63,6 +63,7 @@ def train(
     )
     noise_shapes = algorithm.noise_shapes((sampler.domains - 1) * sampler.images, sampler.images)
     noise_keys = {purpose: key_of(experiment.seed, "noise", purpose) for purpose in noise_shapes}
+    algorithm.begin(sampler.draw(0))
     optimizer = Optimizer(algorithm, settings)
     selected = Selected()
 

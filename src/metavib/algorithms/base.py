@@ -45,6 +45,9 @@ class Algorithm(nn.Module, ABC):
     def noise_shapes(self, meta_train_images: int, meta_test_images: int) -> Shapes:
         """The noise that `losses` takes for an episode of so many images."""
 
+    def begin(self, episode: Episode) -> None:
+        """Fit what has to fit the data before the first step; called with the first weights, also on resume."""
+
     def absorb(self, source: Iterable[Batch]) -> None:
         """Take from all source training samples what prediction needs later."""
 

@@ -16,10 +16,13 @@ prior (Alemi et al., ICLR 2017), `Baseline` no bottleneck at all: the paper's tw
 
 Prediction infers psi from the class means of ALL source training samples, which the model keeps.
 
-Deviations and gaps closed: the sign in front of beta in the paper's objective is a misprint (the bound above it
-has the right one); its 1/(NC) only rescales the loss; the supplement's algorithm box has the KL reversed, which
-is the setting `kl_direction`. Where the meta-train domains of an episode lack a class, it gets no logit, and
-meta-test samples of that class are left out of the episode's loss.
+Deviations and gaps closed:
+- The sign in front of beta in the paper's objective is a misprint (the bound above it has the right one), and its
+  1/(NC) only rescales the loss. The supplement's algorithm box has the KL reversed: the setting `kl_direction`.
+- Where the meta-train domains of an episode lack a class, it gets no logit, and meta-test samples of that class
+  are left out of the episode's loss.
+- Features are divided by their size (one number, measured on the first episode before training), because that of
+  backbones differs by a factor of 20 and psi . z grows with its square.
 """
 
 from __future__ import annotations
@@ -63,6 +66,7 @@ class ProbabilisticClassifier(Algorithm):
             0.0, "log sigma^2 of z and psi before training", minimum=-10, maximum=10
         )
 
+    feature_scale: Tensor  # the size of the backbone's features before training
     class_features: Tensor  # h_c over all source training samples, once `absorb` has seen them
 
     def __init__(self, backbone: Backbone, classes: int, config: Config) -> None:
@@ -70,6 +74,7 @@ class ProbabilisticClassifier(Algorithm):
         self.config = config
         self.infer_classifier = self._inference_network()  # g_phi1
         self.infer_latent = self._inference_network()  # g_phi2
+        self.register_buffer("feature_scale", torch.ones(()))
         self.register_buffer("class_features", torch.zeros(classes, backbone.feature_size))
 
     def _inference_network(self) -> InferenceNetwork:
@@ -86,7 +91,7 @@ class ProbabilisticClassifier(Algorithm):
         """Likelihood of the meta-test labels under classifiers inferred from meta-train, and the bottleneck."""
         train, test = episode.meta_train, episode.meta_test
         images = torch.cat([train.flat_images(), test.flat_images()])
-        features = self.backbone(images, noise.get("dropout"))
+        features = self.features(images, noise.get("dropout"))
         train_features, test_features = features.tensor_split([train.flat_labels().shape[0]])
         labels = test.flat_labels()
 
@@ -109,6 +114,19 @@ class ProbabilisticClassifier(Algorithm):
         shapes = self.prediction_noise_shapes(meta_test_images)
         return shapes | dropout_shape(self.backbone, meta_train_images + meta_test_images)
 
+    def features(self, images: Tensor, dropout: Tensor | None = None) -> Float[Tensor, "batch features"]:
+        """h(x), at a size of about one."""
+        return self.backbone(images, dropout) / self.feature_scale
+
+    @torch.no_grad()
+    def begin(self, episode: Episode) -> None:
+        """Measure the size (root mean square) of the backbone's features."""
+        features = self.backbone(episode.meta_train.flat_images())
+        self.feature_scale.copy_(features.square().mean().sqrt().clamp_min(1e-6))
+
+    def embed(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch features"]:
+        return self.features(images)
+
     @torch.no_grad()
     def absorb(self, source: Iterable[Batch]) -> None:
         """Keep the class means h_c of all source training samples."""
@@ -118,7 +136,7 @@ class ProbabilisticClassifier(Algorithm):
             membership = (batch.labels.unsqueeze(-1) == torch.arange(self.classes, device=sums.device)).to(
                 sums
             )
-            sums += membership.mT @ self.backbone(batch.images)
+            sums += membership.mT @ self.features(batch.images)
             counts += membership.sum(dim=0).unsqueeze(-1)
         self.class_features.copy_(sums / counts)
 

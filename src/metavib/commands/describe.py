@@ -23,7 +23,7 @@ from metavib.terminal import say, table
 
 DATASETS = {
     "rotated-digits": "scikit-learn's handwritten digits, 1,000 of them at six angles; no download",
-    "rotated-mnist": "MNIST at six angles: --protocol paper (the same 1,000 digits), paper-clockwise, or domainbed (all)",
+    "rotated-mnist": "MNIST at six angles; protocols paper (the same 1,000 digits), paper-clockwise, domainbed",
     "pacs": "photo, art painting, cartoon and sketch; 7 classes; with the official lists where they are there",
     "vlcs": "VOC2007, LabelMe, Caltech101 and SUN09; 5 classes",
 }

@@ -37,7 +37,7 @@ from metavib.shapes import Int, UInt8
 ANGLES = ("0", "15", "30", "45", "60", "75")  # degrees
 PROTOCOLS = {
     "paper": "paper: the same 1,000 digits at six angles, 100 others for source validation",
-    "paper-clockwise": "paper-clockwise: the same 1,000 digits turned the other way, 100 others for source validation",
+    "paper-clockwise": "paper-clockwise: the same 1,000 digits turned clockwise, 100 others for source validation",
     "domainbed": "domainbed: all 70,000 digits dealt out over six angles",
 }
 
