@@ -87,6 +87,10 @@ def _run(arguments: list[str]) -> int:
     if unknown:
         own = commands.get(parsed.command, parser)
         options = [option for action in own._actions for option in action.option_strings]
+        if unknown[0] in options:
+            raise UserError(
+                f"{unknown[0]} goes after the command: metavib {parsed.command} ... {unknown[0]}."
+            )
         raise unknown_name("argument", unknown[0], options)
     if parsed.command is None:
         parser.print_help()

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +18,12 @@ from metavib.data.prepared import Sources, open_sources, open_target
 from metavib.data.splits import Split, split_domains
 from metavib.errors import UserError
 from metavib.evaluate import embed, measure
-from metavib.experiment import Experiment, differences, experiment_from, to_yaml
+from metavib.experiment import Experiment, differences, experiment_from
 from metavib.model import ModelDescription, build_algorithm, preprocessing_of, save_model
 from metavib.networks.backbones import BACKBONES
+from metavib.provenance import FORMAT, describe_run
 from metavib.run_directory import RunDirectory, read_json
 from metavib.trainer import Progress, train
-
-FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -76,7 +72,7 @@ def run_experiment(experiment: Experiment, out: Path, surroundings: Surroundings
     )
     check_selection(experiment, sources)
     with directory.locked():
-        check_directory(directory, experiment, split.digest(dataset))
+        check_directory(directory, experiment, {"split": split.digest(dataset), **sources.record})
         describe_run(directory, experiment, dataset, split, sources, surroundings.device)
         surroundings.say(
             f"{experiment.algorithm} on {dataset.name} ({dataset.protocol}), {split.target!r} unseen, "
@@ -164,7 +160,7 @@ def finish(
 
 
 def check_directory(
-    directory: RunDirectory, experiment: Experiment, split: str | None = None
+    directory: RunDirectory, experiment: Experiment, data: dict[str, Any] | None = None
 ) -> dict[str, Any] | None:
     """The results of a finished run of this very experiment, None for a new or unfinished one."""
     if not directory.experiment.exists():
@@ -176,7 +172,7 @@ def check_directory(
     record = read_json(directory.experiment)
     try:
         other = experiment_from(record["experiment"])
-        other_split = record["data"]["split"]
+        changed = [name for name in ("split", "content") if data and record["data"][name] != data[name]]
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{directory.experiment} is damaged: {error!r}. Choose another --out.") from error
     if other.identity() != experiment.identity():
@@ -184,9 +180,9 @@ def check_directory(
             f"{directory.path} holds another experiment ({'; '.join(differences(other, experiment)[:4])}). "
             "Choose another --out."
         )
-    if split is not None and other_split != split:
+    if changed:
         raise UserError(
-            f"the images changed since the run in {directory.path} began (split {other_split}, now {split}). "
+            f"the images changed since the run in {directory.path} began (their {changed[0]} differs). "
             "Restore them, or choose another --out."
         )
     return read_json(directory.results) if directory.results.exists() else None
@@ -234,50 +230,6 @@ def local_weights(backbone: str, weights: str, data_root: Path | None) -> str:
     return weights
 
 
-def describe_run(
-    directory: RunDirectory,
-    experiment: Experiment,
-    dataset: Dataset,
-    split: Split,
-    sources: Sources,
-    device: torch.device,
-) -> None:
-    """Write down what decides the run, once."""
-    for folder in (directory.path, directory.checkpoints, directory.model):
-        atomic.remove_leftovers(folder)
-    if not directory.experiment.exists():
-        _write_experiment(directory, experiment, dataset, split, sources, device)
-    if not directory.config.exists():  # second, so that a kill between the two leaves a run that can go on
-        atomic.write_text(directory.config, to_yaml(experiment))
-
-
-def _write_experiment(
-    directory: RunDirectory,
-    experiment: Experiment,
-    dataset: Dataset,
-    split: Split,
-    sources: Sources,
-    device: torch.device,
-) -> None:
-    record = {
-        "format": FORMAT,
-        "experiment": experiment.to_json(),
-        "identity": experiment.identity(),
-        "data": {
-            "name": dataset.name,
-            "protocol": dataset.protocol,
-            "split": split.digest(dataset),
-            "classes": list(split.classes),
-            "target": split.target,
-            **sources.record,
-        },
-        "versions": {"python": sys.version.split()[0]} | _versions(),
-        "git_revision": _git_revision(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-    }
-    atomic.write_json(directory.experiment, record)
-
-
 def resolve_device(name: str) -> torch.device:
     """The device of this name; auto is the GPU where there is one."""
     if name == "auto":
@@ -291,28 +243,3 @@ def resolve_device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError("no CUDA GPU can be used here: leave --device out, or give --device cpu.")
     return device
-
-
-def _versions() -> dict[str, str | None]:
-    versions: dict[str, str | None] = {}
-    for package in ("metavib", "torch", "torchvision", "numpy", "pillow", "safetensors"):
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            versions[package] = None  # run from a checkout
-    return versions
-
-
-def _git_revision() -> str | None:
-    """The revision of this checkout; None where the package is installed outside one."""
-    try:
-        answer = subprocess.run(  # noqa: S603
-            ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"],  # noqa: S607
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return answer.stdout.strip() or None

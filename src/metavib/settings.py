@@ -20,6 +20,8 @@ from metavib.errors import UserError, unknown_name
 
 Scalar = bool | int | float | str
 
+LARGEST_WHOLE_NUMBER = 10**9  # more steps, images or units than anybody has; beyond it arithmetic breaks down
+
 
 def setting(
     default: Scalar,
@@ -107,7 +109,9 @@ def _converted(wanted: type, value: Any) -> Scalar | None:
         number: int | float = int(value) if wanted is int and isinstance(value, str) else float(value)
         if not math.isfinite(number) or (wanted is int and number != int(number)):
             return None
-        return int(number) if wanted is int else float(number)
+        if wanted is float:
+            return float(number)
+        return int(number) if abs(number) <= LARGEST_WHOLE_NUMBER else None
     except (ValueError, OverflowError):
         return None
 

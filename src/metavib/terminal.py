@@ -13,50 +13,62 @@ PLAIN_SECONDS = 5.0  # between two lines of progress where there is no terminal
 
 
 class Bar:
-    """Progress of one long piece of work: a bar in a terminal, now and then a line elsewhere."""
+    """Progress of one long piece of work: a bar in a terminal, now and then a line elsewhere.
 
-    def __init__(self, title: str, total: int, *, quiet: bool = False) -> None:
+    It appears with the first update and is let go of with the last, so that one bar can follow another.
+    """
+
+    def __init__(self, title: str, total: int, *, quiet: bool = False, last_line: bool = True) -> None:
         self.title, self.total, self.quiet = title, total, quiet
-        self.started = time.monotonic()
+        self.shows_last_line = last_line  # where there is no terminal; work of a moment need not be told of
         self.first: int | None = None  # where this call began: a resumed run did not do the rest now
-        self.last_line = 0.0
+        self.started = self.told = time.monotonic()
         self.rich: Any = None
 
     def __enter__(self) -> Bar:
-        if not self.quiet and sys.stderr.isatty():
-            with contextlib.suppress(ModuleNotFoundError):
-                self.rich = _rich_bar()
-                self.rich.start()
-                self.task = self.rich.add_task(self.title, total=self.total, detail="", left="")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.rich is not None:
-            self.rich.stop()
+        self._let_go()
 
     def update(self, done: int, detail: str = "", title: str | None = None) -> None:
         """Show how much is done, and what else there is to say."""
         self.title = title or self.title
         now = time.monotonic()
         if self.first is None:
-            self.first, self.started = done, now
+            self.first, self.started, self.told = done, now, now
+            self._appear()
         left = _time_left(now - self.started, done - self.first, self.total - done)
         if self.rich is not None:
             self.rich.update(self.task, completed=done, description=self.title, detail=detail, left=left)
-        elif not self.quiet and (now - self.last_line >= PLAIN_SECONDS or done == self.total):
-            self.last_line = now
-            print(
-                "  ".join(filter(None, [f"{self.title} {done}/{self.total}", detail, left])), file=sys.stderr
-            )
+            if done >= self.total:
+                self._let_go()
+        elif not self.quiet and (
+            now - self.told >= PLAIN_SECONDS or (done >= self.total and self.shows_last_line)
+        ):
+            self.told = now
+            say("  ".join(filter(None, [f"{self.title} {done}/{self.total}", detail, left])))
 
     def say(self, text: str) -> None:
         """A line above the bar."""
         if self.rich is not None:
             self.rich.console.print(text, highlight=False, markup=False)
         else:
-            print(text, file=sys.stderr)
+            say(text)
+
+    def _appear(self) -> None:
+        if not self.quiet and sys.stderr.isatty():
+            with contextlib.suppress(ModuleNotFoundError):
+                self.rich = _rich_bar()
+                self.task = self.rich.add_task(self.title, total=self.total, detail="", left="")
+                self.rich.start()
+
+    def _let_go(self) -> None:
+        if self.rich is not None:
+            self.rich.stop()
+            self.rich = None
 
 
 def say(text: str) -> None:
@@ -66,19 +78,22 @@ def say(text: str) -> None:
 
 @contextlib.contextmanager
 def reading_bar(title: str, *, quiet: bool) -> Iterator[Any]:
-    """Progress over images that are being read; nothing is shown where they are read already."""
+    """Progress over images that are being read, one bar for each domain."""
     bar: Bar | None = None
-    stack = contextlib.ExitStack()
 
     def reading(done: int, total: int) -> None:
         nonlocal bar
-        if bar is None or bar.total != total:
-            stack.close()
-            bar = stack.enter_context(Bar(title, total, quiet=quiet))
+        if bar is None:
+            bar = Bar(title, total, quiet=quiet, last_line=False)
         bar.update(done)
+        if done >= total:
+            bar = None
 
-    with stack:
+    try:
         yield reading
+    finally:
+        if bar is not None:
+            bar.__exit__(None, None, None)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: bool = False) -> str:

@@ -13,6 +13,7 @@ from torchvision.datasets import MNIST
 
 from metavib.data import rotated
 from metavib.data.rotated import ANGLES, Digits, RotatedDigits, open_rotated_digits, open_rotated_mnist
+from metavib.data.splits import split_domains
 from metavib.errors import UserError
 
 DATA = Path(os.environ.get("METAVIB_DATA") or Path(__file__).parents[3] / "shared" / "data")
@@ -35,12 +36,16 @@ def test_paper_protocol_has_the_same_hundred_of_each_class_at_every_angle() -> N
     dataset = open_rotated_digits(seed=3)
     assert dataset.domains == ("0", "15", "30", "45", "60", "75")
     assert dataset.channels == 1
-    assert dataset.protocol == "paper: the same 1,000 digits at six angles"
+    assert dataset.protocol.startswith("paper: the same 1,000 digits at six angles")
     listing = dataset.listing("0")
-    assert Counter(listing.classes) == {str(digit): 100 for digit in range(10)}
-    assert len(set(listing.names)) == 1000
+    by_part = Counter(zip(listing.parts, listing.classes, strict=True))
+    assert by_part == {
+        (part, str(digit)): count
+        for part, count in (("train and test", 100), ("crossval", 10))
+        for digit in range(10)
+    }
+    assert len(set(listing.names)) == 1100
     assert listing.names[0].startswith("digit-0")
-    assert set(listing.parts) == {""}
     for angle in ANGLES:
         assert dataset.listing(angle).names == listing.names
 
@@ -73,6 +78,19 @@ def test_a_positive_angle_turns_counter_clockwise_by_that_much() -> None:
         return float(np.degrees(np.arctan2(-row, column)))
 
     assert bearing(turned) - bearing(upright) == pytest.approx(75, abs=1)
+    clockwise = RotatedDigits("dots", dots(), protocol="paper-clockwise", seed=0).images("30", 28)
+    assert bearing(upright) - bearing(clockwise.pixels[0, 0].astype(float)) == pytest.approx(30, abs=1)
+
+
+def test_training_and_testing_see_all_thousand_digits_and_validation_sees_others() -> None:
+    split = split_domains(open_rotated_digits(seed=0), "0", seed=0, validation_share=0.1)
+    listing = open_rotated_digits(seed=0).listing("15")
+    assert len(split.tested) == 1000
+    for domain in ANGLES[1:]:
+        assert split.train[domain] == split.tested
+        assert len(split.validation[domain]) == 100
+        names = {listing.names[position] for position in split.validation[domain]}
+        assert names.isdisjoint(listing.names[position] for position in split.tested)
 
 
 def test_no_rotation_is_exact_and_images_follow_the_listing() -> None:
@@ -82,7 +100,7 @@ def test_no_rotation_is_exact_and_images_follow_the_listing() -> None:
     members = [int(name[-5:]) for name in dataset.listing("0").names]
     np.testing.assert_array_equal(found.pixels[:, 0], source.images()[members])
     assert found.pixels.dtype == np.uint8
-    assert found.kept == tuple(range(1000))
+    assert found.kept == tuple(range(1100))
     assert found.skipped == ()
     assert len(set(found.digests)) == 10  # the dots of a class are the same
 
@@ -91,9 +109,9 @@ def test_other_sizes_and_progress() -> None:
     calls = []
     dataset = RotatedDigits("dots", dots(), protocol="paper", seed=0)
     large = dataset.images("15", 32, progress=lambda done, total: calls.append((done, total)))
-    assert large.pixels.shape == (1000, 1, 32, 32)
+    assert large.pixels.shape == (1100, 1, 32, 32)
     assert large.digests == dataset.images("15", 28).digests  # the digit is the same one
-    assert calls == [(1000, 1000)]
+    assert calls == [(1100, 1100)]
 
 
 def test_a_listing_opens_no_images() -> None:
@@ -101,7 +119,7 @@ def test_a_listing_opens_no_images() -> None:
         raise AssertionError("a listing opened images")
 
     dataset = RotatedDigits("dots", Digits(dots().labels, fail), protocol="paper", seed=0)
-    assert len(dataset.listing("0").names) == 1000
+    assert len(dataset.listing("0").names) == 1100
     with pytest.raises(AssertionError, match=r"a listing opened images"):
         dataset.images("0", 28)
 
@@ -188,16 +206,16 @@ def test_mnist_is_found_unpacked_too(tmp_path: Path, folder: str) -> None:
     (tmp_path / folder).mkdir(parents=True, exist_ok=True)
     packed = (DATA / "mnist/train-labels-idx1-ubyte.gz").read_bytes()
     (tmp_path / folder / "train-labels-idx1-ubyte").write_bytes(gzip.decompress(packed))
-    assert len(open_rotated_mnist(tmp_path, "paper", seed=0).listing("75").names) == 1000
+    assert len(open_rotated_mnist(tmp_path, "paper", seed=0).listing("75").names) == 1100
 
 
 @needs_mnist
 def test_real_mnist_in_both_protocols() -> None:
     paper = open_rotated_mnist(DATA, "paper", seed=0)
-    assert Counter(paper.listing("30").classes) == {str(digit): 100 for digit in range(10)}
+    assert Counter(paper.listing("30").classes) == {str(digit): 110 for digit in range(10)}
     upright = torch.from_numpy(paper.images("0", 28).pixels).float()
     assert upright.mean() / 255 == pytest.approx(0.1307, abs=0.01)  # the mean of MNIST
-    assert len(set(paper.images("30", 28).digests)) == 1000
+    assert len(set(paper.images("30", 28).digests)) == 1100
     dealt = open_rotated_mnist(DATA, "domainbed", seed=0)
     assert [len(dealt.listing(angle).names) for angle in ANGLES] == [11_667] * 4 + [11_666] * 2
     assert len({name for angle in ANGLES for name in dealt.listing(angle).names}) == 70_000

@@ -52,6 +52,10 @@ def run(arguments: argparse.Namespace) -> int:
             split, train={name: split.train[name] + split.validation[name] for name in split.train}
         )
     else:
+        if not split.validation[domain]:
+            raise UserError(
+                f"all images of source domain {domain!r} were trained on: there is nothing to measure."
+            )
         seen = split
         split = dataclasses.replace(split, target=domain, tested=split.validation[domain])
         say(f"{domain!r} is a source domain of this run: measuring on its validation images.")

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 from metavib.config_file import read_config
+from metavib.data.catalog import NAMES, open_dataset
 from metavib.errors import UserError
 from metavib.experiment import Experiment, experiment_from
 from metavib.run_directory import RunDirectory, read_json
@@ -69,8 +70,12 @@ def experiment_and_place(arguments: argparse.Namespace) -> tuple[Experiment, Pat
     values |= {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
     if values.get("seed") is None:
         values["seed"] = recorded.get("seed", secrets.randbelow(2**31))
-    for name in ("dataset", "weights"):
-        values[name] = absolute_if_path(values.get(name))
+    values["dataset"] = absolute_if_path(values.get("dataset"), NAMES)
+    values["weights"] = absolute_if_path(values.get("weights"), ("imagenet", "none"))
+    if values.get("target") is None:
+        root = Path(arguments.data) if arguments.data else None
+        found = open_dataset(str(values["dataset"]), data_root=root, protocol=values.get("protocol"), seed=0)
+        raise UserError(f"no --target is given: name the domain to hold out, {', '.join(found.domains)}.")
     assignments = dict(assignment(text) for text in arguments.set)
     if arguments.steps is not None:
         assignments = {"steps": arguments.steps} | assignments
@@ -86,8 +91,10 @@ def assignment(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def absolute_if_path(value: Any) -> Any:
-    """A path that is there, without the folder in which the command was called; anything else as it is."""
+def absolute_if_path(value: Any, names: tuple[str, ...]) -> Any:
+    """A path that is there, so that it is found from any folder; a name with a meaning of its own stays."""
+    if value in names:
+        return value
     with contextlib.suppress(OSError, TypeError, ValueError):
         if Path(value).exists():
             return str(Path(value).resolve())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -80,6 +81,7 @@ def open_sources(
         "validation_images": len(apart),
         "validation_images_dropped_as_copies": len(validation) - len(apart),
         "skipped_files": skipped,
+        "content": _content(digests),
     }
     validation = [validation[index] for index in apart]
     store = ImageStore(opened, device)
@@ -137,6 +139,11 @@ def _labels(listing: Listing, images: DomainImages, split: Split) -> list[int]:
     """The class number of each opened image; -1 for a class that no training image has (such are not used)."""
     number = {name: index for index, name in enumerate(split.classes)}
     return [number.get(listing.classes[position], -1) for position in images.kept]
+
+
+def _content(digests: list[str]) -> str:
+    """One fingerprint of all images, so that a resumed run notices other ones."""
+    return hashlib.blake2b("".join(digests).encode(), digest_size=8).hexdigest()
 
 
 def _labelled_rows(
