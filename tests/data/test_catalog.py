@@ -25,7 +25,7 @@ def test_known_names(tmp_path: Path) -> None:
         tmp_path, *(f"pacs/{domain}/dog/1.png" for domain in ("photo", "art_painting", "cartoon", "sketch"))
     )
     touch(tmp_path, *(f"VLCS/{domain}/dog/1.png" for domain in ("VOC2007", "LabelMe", "Caltech101", "SUN09")))
-    assert opened("rotated-digits") == "paper: the same 1,000 digits at six angles"
+    assert opened("rotated-digits").startswith("paper: the same 1,000 digits at six angles")
     assert opened("rotated-digits", protocol="paper").startswith("paper: the same 1,000 digits")
     assert opened("rotated-mnist", data_root=tmp_path).startswith("paper: ")
     assert opened("rotated-mnist", data_root=tmp_path, protocol="domainbed").startswith("domainbed: ")

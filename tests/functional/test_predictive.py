@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from metavib.functional.predictive import Predictive, class_logits, class_means, entropy, masked_mean
+
+
+def predictive(probabilities: list[list[list[list[float]]]]) -> Predictive:
+    """From probabilities [classifier draws][latent draws][batch][classes]."""
+    return Predictive(torch.tensor(probabilities, dtype=torch.float64).log())
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, dtype=torch.float64, generator=generator, requires_grad=True)
+
+
+def test_prediction_is_the_mean_of_the_probabilities_of_all_draws() -> None:
+    drawn = predictive([[[[0.2, 0.8]], [[0.6, 0.4]]], [[[0.0, 1.0]], [[1.0, 0.0]]]])
+    torch.testing.assert_close(drawn.probabilities(), torch.tensor([[0.45, 0.55]], dtype=torch.float64))
+
+
+def test_prediction_of_a_classifier_averages_its_latent_codes_only() -> None:
+    drawn = predictive([[[[0.2, 0.8]], [[0.6, 0.4]]], [[[0.0, 1.0]], [[1.0, 0.0]]]])
+    expected = torch.tensor([[[0.4, 0.6]], [[0.5, 0.5]]], dtype=torch.float64)
+    torch.testing.assert_close(drawn.by_classifier(), expected)
+
+
+@pytest.mark.parametrize("classes", [1, 2, 7])
+def test_entropy_of_the_uniform_distribution_is_log_classes(classes: int) -> None:
+    uniform = torch.full((1, classes), 1 / classes, dtype=torch.float64)
+    assert entropy(uniform).item() == pytest.approx(math.log(classes), abs=1e-12)
+
+
+def test_entropy_of_certainty_is_exactly_zero() -> None:
+    assert entropy(torch.eye(3)).tolist() == [0, 0, 0]
+    certain = predictive([[[[0.0, 1.0, 0.0]]], [[[0.0, 1.0, 0.0]]]])
+    assert certain.entropy().item() == 0
+    assert certain.model_entropy().item() == 0
+
+
+def test_the_model_is_certain_where_its_classifiers_agree_whatever_the_latent_codes_say() -> None:
+    codes = [[[0.9, 0.1]], [[0.3, 0.7]]]
+    drawn = predictive([codes, codes, codes])
+    assert drawn.entropy().item() == pytest.approx(-(0.6 * math.log(0.6) + 0.4 * math.log(0.4)))
+    assert drawn.model_entropy().item() == pytest.approx(0, abs=1e-12)
+
+
+def test_model_entropy_is_the_mutual_information_of_label_and_classifier() -> None:
+    drawn = predictive([[[[0.9, 0.1], [1.0, 0.0]]], [[[0.1, 0.9], [0.0, 1.0]]]])
+    entropy_of_one = -(0.9 * math.log(0.9) + 0.1 * math.log(0.1))
+    assert drawn.model_entropy().tolist() == pytest.approx([math.log(2) - entropy_of_one, math.log(2)])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 10_000),
+    st.floats(0, 30),
+    st.tuples(st.integers(1, 3), st.integers(1, 3), st.just(4), st.integers(1, 5)),
+)
+def test_model_entropy_lies_between_zero_and_the_whole(
+    seed: int, sharpness: float, shape: tuple[int, ...]
+) -> None:
+    drawn = Predictive((sharpness * random(*shape, seed=seed).detach()).log_softmax(dim=-1))
+    assert (drawn.model_entropy() >= 0).all()
+    assert (drawn.model_entropy() <= drawn.entropy().clamp_min(0) + 1e-12).all()
+    assert (drawn.entropy() <= math.log(shape[-1]) + 1e-12).all()
+
+
+LABELS = torch.tensor([3, 0, 3, 1, 0, 3])  # class 2 has no sample
+
+
+def test_class_means_equal_those_of_a_loop_and_an_absent_class_is_marked() -> None:
+    features = random(6, 2)
+    means = class_means(features, LABELS, 4)
+    assert means.present.tolist() == [True, True, False, True]
+    assert means.features[2].tolist() == [0, 0]
+    for label in (0, 1, 3):
+        own = [features[n] for n in range(6) if LABELS[n] == label]
+        torch.testing.assert_close(means.features[label], sum(own) / len(own))
+
+
+def test_the_order_of_samples_makes_no_difference_to_class_means() -> None:
+    features, order = random(6, 2), torch.tensor([5, 2, 0, 4, 3, 1])
+    means, shuffled = class_means(features, LABELS, 4), class_means(features[order], LABELS[order], 4)
+    torch.testing.assert_close(means.features, shuffled.features, rtol=0, atol=1e-15)
+
+
+def test_class_logits_equal_those_of_a_loop_with_minus_infinity_for_absent_classes() -> None:
+    classifiers, latents = random(2, 3, 5), random(4, 6, 5, seed=1)
+    present = torch.tensor([True, False, True])
+    logits = class_logits(classifiers, latents, present)
+    assert logits.shape == (2, 4, 6, 3)
+    for p in range(2):
+        for z in range(4):
+            for n in range(6):
+                for c in (0, 2):
+                    assert logits[p, z, n, c].item() == pytest.approx(
+                        sum((classifiers[p, c, d] * latents[z, n, d]).item() for d in range(5))
+                    )
+    assert (logits[..., 1] == -math.inf).all()
+
+
+def test_masked_mean_leaves_out_what_is_not_counted_even_infinity_and_nan() -> None:
+    values = torch.tensor([1.0, math.inf, 4.0, math.nan])
+    assert masked_mean(values, torch.tensor([True, False, True, False])).item() == 2.5
+
+
+def test_masked_mean_of_nothing_is_zero() -> None:
+    assert masked_mean(torch.tensor([1.0, math.inf]), torch.tensor([False, False])).item() == 0
+
+
+def test_gradient_of_a_masked_mean_is_finite_where_an_absent_class_made_an_infinite_loss() -> None:
+    logits = torch.tensor([[1.0, 2.0, 0.5], [0.0, 1.0, 2.0]], requires_grad=True)
+    masked = logits.masked_fill(torch.tensor([False, False, True]), -math.inf)
+    losses = -masked.log_softmax(dim=-1)[[0, 1], [1, 2]]  # the label of the second sample is absent
+    assert losses[1].item() == math.inf
+    masked_mean(losses, torch.tensor([True, False])).backward()
+    assert logits.grad is not None
+    assert logits.grad[0, :2].abs().min() > 0
+    assert (logits.grad[0, 2], *logits.grad[1]) == (0, 0, 0, 0)
+
+
+def test_gradients_are_those_of_finite_differences() -> None:
+    present = torch.tensor([True, False, True])
+    counted = torch.tensor([True, False, True, True, False, True])
+
+    def objective(features: Tensor, classifiers: Tensor, latents: Tensor) -> Tensor:
+        means = class_means(features, LABELS, 4).features
+        log_probabilities = class_logits(classifiers, latents, present).log_softmax(dim=-1)[..., [0, 2]]
+        return masked_mean(log_probabilities.mean(dim=(0, 1, 3)), counted) + means.square().sum()
+
+    assert torch.autograd.gradcheck(objective, (random(6, 2), random(2, 3, 5), random(2, 6, 5, seed=1)))
