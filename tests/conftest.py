@@ -123,7 +123,7 @@ def refused(metavib: Callable[..., Outcome]) -> Callable[..., str]:
     """Calls a command that must end with status 2 and one line on stderr, and gives the line."""
 
     def call(*arguments: Any) -> str:
-        status, out, err = metavib(*arguments, "--json")  # which keeps progress quiet
+        status, out, err = metavib(*arguments, "--json")
         assert (status, out) == (2, ""), err
         assert err.startswith("metavib: ")
         assert len(err.splitlines()) == 1, err

@@ -42,7 +42,11 @@ def test_rotated_mnist_numbers(protocol: str, algorithm: str, title: str) -> Non
     for measure in ("accuracy", "ece"):
         values = [100 * run[measure]["mean"] for run in runs]
         cells.append(f"{statistics.mean(values):.2f} +- {statistics.stdev(values):.2f}")
-    lines = [line for line in METAVIB_PAGE.splitlines() if line.startswith(f"| {title} ") and f"`{protocol}`" in line]
+    lines = [
+        line
+        for line in METAVIB_PAGE.splitlines()
+        if line.startswith(f"| {title} ") and f"`{protocol}`" in line
+    ]
     assert len(lines) == 1
     assert lines[0].endswith(f"| {cells[0]} | {cells[1]} |")
 
@@ -51,7 +55,9 @@ def test_rotated_mnist_numbers(protocol: str, algorithm: str, title: str) -> Non
 def test_pacs_numbers(position: int, title: str) -> None:
     run = record("pacs-sketch-fast.json")["runs"][position]
     assert run["algorithm"] == title.lower()
-    percent = [f"{100 * run['unseen'][m]['mean']:.2f}" for m in ("class_averaged_accuracy", "accuracy", "ece")]
+    percent = [
+        f"{100 * run['unseen'][m]['mean']:.2f}" for m in ("class_averaged_accuracy", "accuracy", "ece")
+    ]
     plain = [f"{run['unseen'][m]['mean']:.3f}" for m in ("nll", "brier")]
     assert f"| {title} | {' | '.join([*percent, *plain])} |" in METAVIB_PAGE
 

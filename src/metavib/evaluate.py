@@ -43,7 +43,7 @@ class Embedded:
     """Images of which all but the draws is computed, with their labels."""
 
     features: Float[Tensor, "count features"]
-    labels: Int[Tensor, count]
+    labels: Int[Tensor, "count"]
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ from metavib.shapes import Float, Int
 
 
 def accuracy(
-    probabilities: Float[Tensor, "samples classes"], labels: Int[Tensor, " samples"]
+    probabilities: Float[Tensor, "samples classes"], labels: Int[Tensor, "samples"]
 ) -> Float[Tensor, ""]:
     """The share of samples whose most probable class is their label: 1/N sum_n [argmax_c p_nc = y_n]."""
     probabilities = _checked(probabilities, labels)
@@ -17,8 +17,8 @@ def accuracy(
 
 
 def per_class_accuracy(
-    probabilities: Float[Tensor, "samples classes"], labels: Int[Tensor, " samples"]
-) -> Float[Tensor, " classes"]:
+    probabilities: Float[Tensor, "samples classes"], labels: Int[Tensor, "samples"]
+) -> Float[Tensor, "classes"]:
     """The accuracy on the samples of each class, the diagonal of the row-normalised confusion matrix.
 
     NaN for a class without samples.
@@ -30,7 +30,7 @@ def per_class_accuracy(
 
 
 def class_averaged_accuracy(
-    probabilities: Float[Tensor, "samples classes"], labels: Int[Tensor, " samples"]
+    probabilities: Float[Tensor, "samples classes"], labels: Int[Tensor, "samples"]
 ) -> Float[Tensor, ""]:
     """The mean of the per-class accuracies over the classes present: MetaVIB's metric (Du et al. 2020).
 
@@ -40,7 +40,7 @@ def class_averaged_accuracy(
 
 
 def negative_log_likelihood(
-    probabilities: Float[Tensor, "samples classes"], labels: Int[Tensor, " samples"]
+    probabilities: Float[Tensor, "samples classes"], labels: Int[Tensor, "samples"]
 ) -> Float[Tensor, ""]:
     """The logarithmic score (Good 1952): - 1/N sum_n log p_n[y_n].
 
@@ -51,7 +51,7 @@ def negative_log_likelihood(
 
 
 def expected_calibration_error(
-    probabilities: Float[Tensor, "samples classes"], labels: Int[Tensor, " samples"], bins: int = 15
+    probabilities: Float[Tensor, "samples classes"], labels: Int[Tensor, "samples"], bins: int = 15
 ) -> Float[Tensor, ""]:
     """sum_b |B_b|/N |accuracy(B_b) - confidence(B_b)| (Naeini et al., AAAI 2015; Guo et al., ICML 2017).
 
@@ -70,7 +70,7 @@ def expected_calibration_error(
 
 
 def brier_score(
-    probabilities: Float[Tensor, "samples classes"], labels: Int[Tensor, " samples"]
+    probabilities: Float[Tensor, "samples classes"], labels: Int[Tensor, "samples"]
 ) -> Float[Tensor, ""]:
     """1/N sum_n sum_c (p_nc - [y_n = c])^2, from 0 to 2 (Brier 1950)."""
     probabilities = _checked(probabilities, labels)

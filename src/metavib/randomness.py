@@ -39,7 +39,7 @@ def bits(
     word ^= _shifted(word, 27)
     word *= _MIX_2
     word ^= _shifted(word, 31)
-    return word.reshape(*keys.shape, *shape)
+    return word.reshape((*keys.shape, *shape))
 
 
 def uniform(
@@ -59,10 +59,10 @@ def normal(
     radius = _shifted(word, 32).add_(1).to(torch.float32).mul_(2.0**-32).log_().mul_(-2.0).sqrt_()
     angle = word.bitwise_and_(0xFFFFFFFF).to(torch.float32).mul_(2.0 * math.pi * 2.0**-32)
     draws = torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=-1)
-    return draws[..., :count].reshape(*word.shape[:-1], *shape)
+    return draws[..., :count].reshape((*word.shape[:-1], *shape))
 
 
-def permutation(key: int, count: int) -> Int[Tensor, count]:
+def permutation(key: int, count: int) -> Int[Tensor, "count"]:
     """A random order of `count` things, on the CPU."""
     return torch.argsort(bits(key, (count,)), stable=True)
 

@@ -18,8 +18,8 @@ class Bar:
     It appears with the first update and is let go of with the last, so that one bar can follow another.
     """
 
-    def __init__(self, title: str, total: int, *, quiet: bool = False, last_line: bool = True) -> None:
-        self.title, self.total, self.quiet = title, total, quiet
+    def __init__(self, title: str, total: int, *, last_line: bool = True) -> None:
+        self.title, self.total = title, total
         self.shows_last_line = last_line  # where there is no terminal; work of a moment need not be told of
         self.first: int | None = None  # where this call began: a resumed run did not do the rest now
         self.started = self.told = time.monotonic()
@@ -45,9 +45,7 @@ class Bar:
             self.rich.update(self.task, completed=done, description=self.title, detail=detail, left=left)
             if done >= self.total:
                 self._let_go()
-        elif not self.quiet and (
-            now - self.told >= PLAIN_SECONDS or (done >= self.total and self.shows_last_line)
-        ):
+        elif now - self.told >= PLAIN_SECONDS or (done >= self.total and self.shows_last_line):
             self.told = now
             say("  ".join(filter(None, [f"{self.title} {done}/{self.total}", detail, left])))
 
@@ -59,7 +57,7 @@ class Bar:
             say(text)
 
     def _appear(self) -> None:
-        if not self.quiet and sys.stderr.isatty():
+        if sys.stderr.isatty():
             with contextlib.suppress(ModuleNotFoundError):
                 self.rich = _rich_bar()
                 self.task = self.rich.add_task(self.title, total=self.total, detail="", left="")
@@ -77,14 +75,14 @@ def say(text: str) -> None:
 
 
 @contextlib.contextmanager
-def reading_bar(title: str, *, quiet: bool) -> Iterator[Any]:
+def reading_bar(title: str) -> Iterator[Any]:
     """Progress over images that are being read, one bar for each domain."""
     bar: Bar | None = None
 
     def reading(done: int, total: int) -> None:
         nonlocal bar
         if bar is None:
-            bar = Bar(title, total, quiet=quiet, last_line=False)
+            bar = Bar(title, total, last_line=False)
         bar.update(done)
         if done >= total:
             bar = None

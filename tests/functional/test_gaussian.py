@@ -74,7 +74,9 @@ def test_sample_without_noise_is_the_mean() -> None:
 
 def test_sample_moves_by_the_deviation_and_not_by_the_variance() -> None:
     p = gaussian([1.0, -2.0], [4.0, 9.0])
-    torch.testing.assert_close(p.sample(torch.ones(2, dtype=torch.float64)), p.mean + torch.tensor([2.0, 3.0]))
+    torch.testing.assert_close(
+        p.sample(torch.ones(2, dtype=torch.float64)), p.mean + torch.tensor([2.0, 3.0])
+    )
 
 
 def test_many_samples_have_the_mean_and_the_variance() -> None:

@@ -83,8 +83,8 @@ class ProbabilisticClassifier(Algorithm):
 
     @abstractmethod
     def bottleneck(
-        self, latent: Gaussian, pooled: ClassMeans, labels: Int[Tensor, samples]
-    ) -> Float[Tensor, samples] | None:
+        self, latent: Gaussian, pooled: ClassMeans, labels: Int[Tensor, "samples"]
+    ) -> Float[Tensor, "samples"] | None:
         """The weighted bottleneck term of each meta-test sample; None where the method has none."""
 
     def losses(self, episode: Episode, noise: Noise) -> dict[str, Float[Tensor, ""]]:
@@ -166,7 +166,7 @@ class Baseline(ProbabilisticClassifier):
     class Config(ProbabilisticClassifier.Config):
         """No settings beyond the shared ones."""
 
-    def bottleneck(self, latent: Gaussian, pooled: ClassMeans, labels: Int[Tensor, samples]) -> None:
+    def bottleneck(self, latent: Gaussian, pooled: ClassMeans, labels: Int[Tensor, "samples"]) -> None:
         return None
 
 
@@ -188,8 +188,8 @@ class VIB(ProbabilisticClassifier):
         self.register_buffer("beta", torch.tensor(config.beta), persistent=False)
 
     def bottleneck(
-        self, latent: Gaussian, pooled: ClassMeans, labels: Int[Tensor, samples]
-    ) -> Float[Tensor, samples]:
+        self, latent: Gaussian, pooled: ClassMeans, labels: Int[Tensor, "samples"]
+    ) -> Float[Tensor, "samples"]:
         return self.beta * kl_divergence(latent, standard_normal_like(latent))
 
 
@@ -216,8 +216,8 @@ class MetaVIB(ProbabilisticClassifier):
         self.register_buffer("beta", torch.tensor(config.beta), persistent=False)  # as in VIB
 
     def bottleneck(
-        self, latent: Gaussian, pooled: ClassMeans, labels: Int[Tensor, samples]
-    ) -> Float[Tensor, samples]:
+        self, latent: Gaussian, pooled: ClassMeans, labels: Int[Tensor, "samples"]
+    ) -> Float[Tensor, "samples"]:
         prior = self.infer_latent(pooled.features).select(labels)
         divergence = kl_divergence(prior, latent) if self.reversed else kl_divergence(latent, prior)
         return self.beta * divergence

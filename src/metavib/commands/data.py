@@ -16,7 +16,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the report; status 2 where training could not start."""
     root = Path(arguments.data) if arguments.data else None
     dataset = open_dataset(arguments.dataset, data_root=root, protocol=arguments.protocol, seed=0)
-    with reading_bar("opening images", quiet=arguments.json) as reading:
+    with reading_bar("opening images") as reading:
         report = inspect(dataset, progress=reading)
     say(f"{dataset.name} ({dataset.protocol})")
     say(counts_table(report))

@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         f"methods learn from the others, {steps} steps each. Results go to {out}."
     )
     results: dict[tuple[str, str], dict[str, Any]] = {}
-    with stop_requested() as stop, Bar("", steps * len(cells), quiet=arguments.json) as bar:
+    with stop_requested() as stop, Bar("", steps * len(cells)) as bar:
         for number, ((target, algorithm), experiment) in enumerate(experiments.items()):
 
             def show(

@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         say(f"{domain!r} is a source domain of this run: measuring on its validation images.")
     known = training_digests(dataset, seen, preprocessing.size, skip_bad=arguments.skip_bad)
     settings = experiment.evaluation if arguments.repeats is None else Evaluation(repeats=arguments.repeats)
-    with reading_bar("reading images", quiet=arguments.json) as reading:
+    with reading_bar("reading images") as reading:
         rows, target_record = open_target(
             dataset,
             split,

@@ -31,8 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
     experiment, out = experiment_and_place(arguments)
     with (
         stop_requested() as stop,
-        reading_bar("reading images", quiet=arguments.json) as reading,
-        Bar("training", experiment.training.steps, quiet=arguments.json) as bar,
+        reading_bar("reading images") as reading,
+        Bar("training", experiment.training.steps) as bar,
     ):
         surroundings = Surroundings(
             device=resolve_device(arguments.device),

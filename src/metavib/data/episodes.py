@@ -20,13 +20,13 @@ class Samples(NamedTuple):
 
     images: Float[Tensor, "domains samples channels height width"]
     labels: Int[Tensor, "domains samples"]
-    domains: Int[Tensor, domains]
+    domains: Int[Tensor, "domains"]
 
     def flat_images(self) -> Float[Tensor, "batch channels height width"]:
         """The images of all domains, one domain after the other."""
         return self.images.flatten(0, 1)
 
-    def flat_labels(self) -> Int[Tensor, batch]:
+    def flat_labels(self) -> Int[Tensor, "batch"]:
         """The labels of all domains, in the same order."""
         return self.labels.flatten(0, 1)
 
@@ -119,7 +119,7 @@ class EpisodeSampler:
             meta_test=Samples(images[:1], labels[:1], domains[:1]),
         )
 
-    def _draw_positions(self, step: int) -> tuple[Int[Tensor, "domains samples"], Int[Tensor, domains]]:
+    def _draw_positions(self, step: int) -> tuple[Int[Tensor, "domains samples"], Int[Tensor, "domains"]]:
         source = self.source
         sizes = (source.domains, self.domains, self.domains * self.images)
         numbers = uniform(fold(self.episode_key, step), (sum(sizes),), source.store.device)

@@ -56,7 +56,7 @@ _MD5_UNPACKED = {
 class Digits(NamedTuple):
     """Where upright digits come from; labels apart, because a listing opens no images."""
 
-    labels: Callable[[], UInt8[np.ndarray, " count"]]
+    labels: Callable[[], UInt8[np.ndarray, "count"]]
     images: Callable[[], UInt8[np.ndarray, "count 28 28"]]
 
 
@@ -98,14 +98,14 @@ class RotatedDigits(Dataset):
         return DomainImages(turned.numpy(), tuple(range(len(turned))), digests, ())
 
     @cached_property
-    def _labels(self) -> UInt8[np.ndarray, " count"]:
+    def _labels(self) -> UInt8[np.ndarray, "count"]:
         return self._source.labels()
 
     @cached_property
     def _upright(self) -> UInt8[np.ndarray, "count 28 28"]:
         return self._source.images()
 
-    def _members(self, domain: str) -> tuple[Int[np.ndarray, " members"], frozenset[int]]:
+    def _members(self, domain: str) -> tuple[Int[np.ndarray, "members"], frozenset[int]]:
         """Positions in the source of a domain's digits, and those of them that only validate."""
         if domain not in ANGLES:
             raise unknown_name("domain", domain, ANGLES)
@@ -121,7 +121,7 @@ class RotatedDigits(Dataset):
 def open_rotated_digits(*, seed: int) -> Dataset:
     """The digits that come with scikit-learn: nothing to download."""
 
-    def labels() -> UInt8[np.ndarray, " count"]:
+    def labels() -> UInt8[np.ndarray, "count"]:
         return np.asarray(_scikit_digits().target, dtype=np.uint8)
 
     def images() -> UInt8[np.ndarray, "count 28 28"]:
@@ -137,7 +137,7 @@ def open_rotated_mnist(data_root: Path, protocol: str, *, seed: int) -> Dataset:
     """MNIST; its files are looked for in the data folder, and downloaded into it where they are missing."""
     sets = ("train", "t10k") if protocol == "domainbed" else ("train",)
 
-    def labels() -> UInt8[np.ndarray, " count"]:
+    def labels() -> UInt8[np.ndarray, "count"]:
         contents = [_mnist_file(data_root, f"{part}-labels-idx1-ubyte") for part in sets]
         return np.concatenate([np.frombuffer(content, np.uint8, offset=8) for content in contents])
 

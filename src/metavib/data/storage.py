@@ -20,7 +20,7 @@ class Batch(NamedTuple):
     """Images as the network wants them, with their labels."""
 
     images: Float[Tensor, "batch channels height width"]
-    labels: Int[Tensor, batch]
+    labels: Int[Tensor, "batch"]
 
 
 class ImageStore:
@@ -39,7 +39,7 @@ class ImageStore:
     def __len__(self) -> int:
         return int(self.ends[-1])
 
-    def gather(self, rows: Int[Tensor, batch]) -> UInt8[Tensor, "batch channels height width"]:
+    def gather(self, rows: Int[Tensor, "batch"]) -> UInt8[Tensor, "batch channels height width"]:
         """The images at these positions, on the device."""
         if self.tensor is not None:
             return self.tensor[rows]
@@ -54,8 +54,8 @@ class ImageStore:
 
     def batches(
         self,
-        rows: Int[Tensor, count],
-        labels: Int[Tensor, count],
+        rows: Int[Tensor, "count"],
+        labels: Int[Tensor, "count"],
         preprocessing: Preprocessing,
         size: int,
     ) -> Iterator[Batch]:

@@ -30,11 +30,11 @@ class Predictive(NamedTuple):
             torch.logsumexp(self.log_probabilities, dim=1) - math.log(self.log_probabilities.shape[1])
         ).exp()
 
-    def entropy(self) -> Float[Tensor, batch]:
+    def entropy(self) -> Float[Tensor, "batch"]:
         """Uncertainty in total: the entropy of the prediction, in nats."""
         return entropy(self.probabilities())
 
-    def model_entropy(self) -> Float[Tensor, batch]:
+    def model_entropy(self) -> Float[Tensor, "batch"]:
         """The model's part: the mutual information I(y; psi), zero where all drawn classifiers agree."""
         return (self.entropy() - entropy(self.by_classifier()).mean(dim=0)).clamp_min(0.0)
 
@@ -48,11 +48,11 @@ class ClassMeans(NamedTuple):
     """The mean feature of each class, and which classes had a sample at all (the others' means are zero)."""
 
     features: Float[Tensor, "classes dim"]
-    present: Bool[Tensor, classes]
+    present: Bool[Tensor, "classes"]
 
 
 def class_means(
-    features: Float[Tensor, "samples dim"], labels: Int[Tensor, samples], classes: int
+    features: Float[Tensor, "samples dim"], labels: Int[Tensor, "samples"], classes: int
 ) -> ClassMeans:
     """h_c = 1/M_c sum_m h(x_m) over the samples of class c: the paper's instance pooling."""
     membership = labels.unsqueeze(-1) == torch.arange(
@@ -66,13 +66,13 @@ def class_means(
 def class_logits(
     classifiers: Float[Tensor, "classifier_draws classes dim"],
     latents: Float[Tensor, "latent_draws batch dim"],
-    present: Bool[Tensor, classes],
+    present: Bool[Tensor, "classes"],
 ) -> Float[Tensor, "classifier_draws latent_draws batch classes"]:
     """psi_c . z for every pair of draws. A class that is not present can not be answered: minus infinity."""
     logits = torch.einsum("pcd,znd->pznc", classifiers, latents)
     return logits.masked_fill(~present, -math.inf)
 
 
-def masked_mean(values: Float[Tensor, samples], counted: Bool[Tensor, samples]) -> Float[Tensor, ""]:
+def masked_mean(values: Float[Tensor, "samples"], counted: Bool[Tensor, "samples"]) -> Float[Tensor, ""]:
     """The mean of the counted values; zero where none is counted. An infinite value left out stays out."""
     return values.masked_fill(~counted, 0.0).sum() / counted.sum().clamp_min(1)

@@ -1,0 +1,341 @@
+from __future__ import annotations
+
+from typing import Any, final
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributions import Independent, Normal, kl_divergence
+from torch.func import functional_call
+
+from metavib.algorithms import ALGORITHMS
+from metavib.algorithms import metavib as module
+from metavib.algorithms.metavib import VIB, Baseline, MetaVIB, ProbabilisticClassifier
+from metavib.data.episodes import Episode, Samples
+from metavib.data.storage import Batch
+from metavib.functional.gaussian import Gaussian
+from metavib.model import build_algorithm
+from metavib.networks.backbones import PIXELS, Backbone
+from metavib.optimization import Optimizer, Training
+from metavib.randomness import bits, key_of, normal
+from metavib.settings import names_of
+
+CLASSES = 3
+TRAIN, TEST = torch.tensor([[0, 1, 2, 0, 1], [2, 2, 1, 0, 0]]), torch.tensor([[0, 1, 2, 2, 1]])
+WITHOUT_CLASS_2 = torch.tensor([[0, 1, 1, 0, 1], [1, 0, 1, 0, 0]])
+
+
+@final
+class Tiny(Backbone):
+    """Three features of 2 x 2 pixels."""
+
+    feature_size = 3
+    image_size = 2
+    channels = 1
+    normalisation = PIXELS
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
+        return self.linear(images.flatten(1)).tanh()
+
+
+def built(kind: Any = MetaVIB, **values: Any) -> Any:
+    small = {"latent_width": 4, "latent_draws": 2, "classifier_draws": 3, "initial_log_variance": -1.0}
+    torch.manual_seed(0)
+    return kind(Tiny(), CLASSES, kind.Config(**(small | values))).double()
+
+
+def episode_of(train: Tensor = TRAIN, test: Tensor = TEST, *, seed: int = 0) -> Episode:
+    generator = torch.Generator().manual_seed(seed)
+
+    def samples(labels: Tensor, first: int) -> Samples:
+        images = torch.randn(*labels.shape, 1, 2, 2, dtype=torch.float64, generator=generator)
+        return Samples(images, labels, torch.arange(first, first + len(labels)))
+
+    return Episode(samples(train, 1), samples(test, 0))
+
+
+def noise_for(algorithm: ProbabilisticClassifier, episode: Episode) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(9)
+    shapes = algorithm.noise_shapes(
+        episode.meta_train.labels.numel(), len(episode.meta_test.flat_labels())
+    ).items()
+    return {
+        purpose: torch.randn(shape, dtype=torch.float64, generator=generator) for purpose, shape in shapes
+    }
+
+
+def losses_of(algorithm: ProbabilisticClassifier, episode: Episode) -> dict[str, Tensor]:
+    return algorithm.losses(episode, noise_for(algorithm, episode))
+
+
+def assert_equal_losses(terms: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert terms.keys() == expected.keys()
+    for name, value in terms.items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-10, atol=1e-10)
+
+
+def as_distribution(own: Gaussian) -> Independent:
+    return Independent(Normal(own.mean, (0.5 * own.log_variance).exp()), 1)
+
+
+def class_mean(algorithm: ProbabilisticClassifier, samples: Samples, label: int) -> Tensor | None:
+    images = [x for x, y in zip(samples.flat_images(), samples.flat_labels(), strict=True) if y == label]
+    return torch.stack([algorithm.features(x[None])[0] for x in images]).mean(dim=0) if images else None
+
+
+def objective_by_the_book(
+    algorithm: Any, episode: Episode, noise: dict[str, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """The formula of the module's docstring, literally: a loop over samples, draws and classes."""
+    h = {c: class_mean(algorithm, episode.meta_train, c) for c in range(CLASSES)}
+    present = [c for c in h if h[c] is not None]
+    likelihoods, divergences = [], []
+    for n, y in enumerate(episode.meta_test.flat_labels().tolist()):
+        if y not in present:
+            continue
+        latent = algorithm.infer_latent(algorithm.features(episode.meta_test.flat_images()[n : n + 1])[0])
+        log_likelihood = []
+        for psi_noise in noise["classifier"]:
+            for z_noise in noise["latent"]:
+                z = latent.mean + (0.5 * latent.log_variance).exp() * z_noise[n]
+                scores = {}
+                for c in present:
+                    classifier = algorithm.infer_classifier(h[c])
+                    psi = classifier.mean + (0.5 * classifier.log_variance).exp() * psi_noise[c]
+                    scores[c] = (psi * z).sum().exp()
+                log_likelihood.append((scores[y] / sum(scores.values())).log())
+        likelihoods.append(torch.stack(log_likelihood).mean())
+        posterior = as_distribution(latent)
+        if isinstance(algorithm, MetaVIB):
+            prior = as_distribution(algorithm.infer_latent(h[y]))
+            divergences.append(
+                kl_divergence(prior, posterior) if algorithm.reversed else kl_divergence(posterior, prior)
+            )
+        elif isinstance(algorithm, VIB):
+            standard = Independent(Normal(torch.zeros(4).double(), 1.0), 1)
+            divergences.append(kl_divergence(posterior, standard))
+    bottleneck = algorithm.config.beta * torch.stack(divergences).mean() if divergences else torch.zeros(())
+    return -torch.stack(likelihoods).mean(), bottleneck
+
+
+@pytest.mark.parametrize("train", [TRAIN, WITHOUT_CLASS_2])
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (Baseline, {}),
+        (VIB, {"beta": 0.5}),
+        (MetaVIB, {"beta": 0.5}),
+        (MetaVIB, {"beta": 0.25, "kl_direction": "prior-to-posterior"}),
+    ],
+)
+def test_the_objective_equals_a_literal_loop_over_samples_draws_and_classes(
+    kind: Any, values: dict[str, Any], train: Tensor
+) -> None:
+    algorithm, episode = built(kind, **values), episode_of(train)
+    algorithm.begin(episode)
+    noise = noise_for(algorithm, episode)
+    classification, bottleneck = objective_by_the_book(algorithm, episode, noise)
+    terms = algorithm.losses(episode, noise)
+    assert list(terms) == (["classification"] if kind is Baseline else ["classification", "bottleneck"])
+    torch.testing.assert_close(terms["classification"], classification, rtol=1e-10, atol=1e-10)
+    if kind is not Baseline:
+        torch.testing.assert_close(terms["bottleneck"], bottleneck, rtol=1e-10, atol=1e-10)
+        assert bottleneck > 0.01
+
+
+def test_the_two_directions_of_the_divergence_differ() -> None:
+    forward, reverse = (
+        losses_of(built(kl_direction=direction, beta=1.0), episode_of())["bottleneck"]
+        for direction in ("posterior-to-prior", "prior-to-posterior")
+    )
+    assert abs(forward - reverse) > 0.01
+
+
+@pytest.mark.parametrize("kind", [VIB, MetaVIB])
+def test_with_beta_zero_it_is_the_baseline(kind: Any) -> None:
+    without, baseline, episode = built(kind, beta=0.0), built(Baseline), episode_of()
+    baseline.load_state_dict(without.state_dict())
+    terms, expected = losses_of(without, episode), losses_of(baseline, episode)
+    assert terms["classification"] == expected["classification"]
+    assert terms["bottleneck"] == 0
+
+
+def test_the_bottleneck_grows_in_proportion_to_beta() -> None:
+    small, large = (losses_of(built(beta=beta), episode_of())["bottleneck"] for beta in (0.5, 1.5))
+    torch.testing.assert_close(3 * small, large)
+
+
+@pytest.mark.parametrize("direction", ["posterior-to-prior", "prior-to-posterior"])
+def test_a_prior_equal_to_the_posterior_costs_nothing(direction: str) -> None:
+    one_of_each = torch.tensor([[2, 0, 1]])
+    train = episode_of(one_of_each, one_of_each).meta_train
+    algorithm = built(beta=1.0, kl_direction=direction)
+    same = losses_of(algorithm, Episode(train, train))
+    assert same["bottleneck"].item() == pytest.approx(0, abs=1e-12)
+    moved = train._replace(images=train.images + 0.5)
+    assert losses_of(algorithm, Episode(train, moved))["bottleneck"] > 0.01
+
+
+@torch.no_grad()
+def test_predictions_from_draws_go_to_the_one_at_the_mean_as_the_variance_goes_to_zero() -> None:
+    distances = []
+    for log_variance in (-2.0, -6.0, -10.0):
+        algorithm = built(initial_log_variance=log_variance)
+        for network in (algorithm.infer_classifier, algorithm.infer_latent):
+            network.output.weight[4:].zero_()  # so that the variance is the same everywhere
+        episode = episode_of()
+        algorithm.absorb([Batch(episode.meta_train.flat_images(), episode.meta_train.flat_labels())])
+        embedded = algorithm.embed(episode.meta_test.flat_images())
+        generator = torch.Generator().manual_seed(0)
+        shapes = algorithm.prediction_noise_shapes(5).items()
+        noise = {purpose: torch.randn(s, dtype=torch.float64, generator=generator) for purpose, s in shapes}
+        drawn, at_mean = algorithm.predictive(embedded, noise), algorithm.predictive(embedded, None)
+        distances.append((drawn.probabilities() - at_mean.probabilities()).abs().max().item())
+    assert distances[0] > 5 * distances[1] > 25 * distances[2]
+    assert distances[2] < 0.01
+
+
+def test_the_order_of_the_meta_train_samples_makes_no_difference() -> None:
+    algorithm, episode = built(beta=1.0), episode_of()
+    order = torch.tensor([3, 0, 2, 4, 1])
+    train = episode.meta_train
+    shuffled = train._replace(images=train.images[:, order], labels=train.labels[:, order])
+    expected, terms = (
+        losses_of(algorithm, episode),
+        losses_of(algorithm, Episode(shuffled, episode.meta_test)),
+    )
+    assert_equal_losses(terms, expected)
+
+
+def changed_in_class(samples: Samples, label: int) -> Samples:
+    own = (samples.labels == label).view(*samples.labels.shape, 1, 1, 1)
+    return samples._replace(images=torch.where(own, samples.images + 1.0, samples.images))
+
+
+def test_the_logits_of_a_class_depend_on_its_own_meta_train_samples_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    logits = []
+
+    def recorded(*arguments: Any) -> Tensor:
+        logits.append(class_logits(*arguments))
+        return logits[-1]
+
+    class_logits = module.class_logits
+    monkeypatch.setattr(module, "class_logits", recorded)
+    algorithm, episode = built(), episode_of()
+    losses_of(algorithm, episode)
+    losses_of(algorithm, episode._replace(meta_train=changed_in_class(episode.meta_train, 1)))
+    difference = (logits[0] - logits[1]).abs().amax(dim=(0, 1, 2))
+    assert difference[[0, 2]].max() < 1e-12
+    assert difference[1] > 0.01
+
+
+@pytest.mark.parametrize("kind", [Baseline, VIB, MetaVIB])
+def test_meta_test_samples_of_a_class_that_meta_train_lacks_count_for_nothing(kind: Any) -> None:
+    algorithm, episode = built(kind), episode_of(WITHOUT_CLASS_2)
+    noise, test = noise_for(algorithm, episode), episode.meta_test
+    answerable = test.labels[0] != 2
+    left = test._replace(images=test.images[:, answerable], labels=test.labels[:, answerable])
+    noise_left = noise | {"latent": noise["latent"][:, answerable]}
+    expected = algorithm.losses(episode._replace(meta_test=left), noise_left)
+    assert_equal_losses(algorithm.losses(episode, noise), expected)
+
+
+@pytest.mark.parametrize("kind", [Baseline, VIB, MetaVIB])
+def test_an_episode_in_which_nothing_can_be_answered_has_a_loss_of_zero(kind: Any) -> None:
+    algorithm = built(kind)
+    terms = losses_of(algorithm, episode_of(WITHOUT_CLASS_2, torch.tensor([[2, 2]])))
+    assert all(term.item() == 0 for term in terms.values())
+    sum(terms.values()).backward()
+    assert all(p.grad is None or not p.grad.any() for p in algorithm.parameters())  # and none is NaN
+
+
+@pytest.mark.parametrize("train", [TRAIN, WITHOUT_CLASS_2])
+@pytest.mark.parametrize("kind", [VIB, MetaVIB])
+def test_gradients_are_those_of_finite_differences(kind: Any, train: Tensor) -> None:
+    algorithm, episode = built(kind, beta=0.5, latent_width=2), episode_of(train)
+    noise = noise_for(algorithm, episode)
+    names = [name for name, _ in algorithm.named_parameters()]
+
+    def objective(*parameters: Tensor) -> Tensor:
+        terms = functional_call(algorithm, dict(zip(names, parameters, strict=True)), (episode, noise))
+        return sum(terms.values(), torch.zeros(()))
+
+    assert torch.autograd.gradcheck(objective, tuple(algorithm.parameters()))
+
+
+def test_absorb_keeps_the_class_means_of_all_batches_however_they_are_cut() -> None:
+    algorithm, samples = built(), episode_of().meta_train
+    algorithm.begin(episode_of())
+    images, labels = samples.flat_images(), samples.flat_labels()
+    for size in (10, 3, 1):
+        algorithm.absorb([Batch(*pair) for pair in zip(images.split(size), labels.split(size), strict=True)])
+        for label in range(CLASSES):
+            expected = class_mean(algorithm, samples, label)
+            torch.testing.assert_close(algorithm.class_features[label], expected, rtol=0, atol=1e-12)
+
+
+def test_begin_makes_features_of_size_one_whatever_the_backbone_gives() -> None:
+    algorithm, episode = built(), episode_of()
+    algorithm.begin(episode)
+    assert algorithm.features(episode.meta_train.flat_images()).square().mean().item() == pytest.approx(1)
+    expected = losses_of(algorithm, episode)
+    extract = Tiny.extract
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tiny, "extract", lambda *arguments: 20 * extract(*arguments))
+        algorithm.begin(episode)
+        assert_equal_losses(losses_of(algorithm, episode), expected)
+
+
+def test_begin_survives_a_backbone_that_gives_nothing() -> None:
+    algorithm, episode = built(), episode_of()
+    with torch.no_grad():
+        for parameter in algorithm.backbone.parameters():
+            parameter.zero_()
+    algorithm.begin(episode)
+    assert all(term.isfinite() for term in losses_of(algorithm, episode).values())
+
+
+# The losses of three training steps from a fixed seed. Where a change of the code changes them,
+# CHANGELOG must say why.
+GOLDEN: dict[str, dict[str, list[float]]] = {
+    "erm": {"classification": [1.272215, 1.230122, 1.112964]},
+    "baseline": {"classification": [1.408309, 1.216942, 1.104069]},
+    "vib": {"classification": [1.408309, 1.198843, 1.094058], "bottleneck": [0.199867, 0.188563, 0.185096]},
+    "metavib": {
+        "classification": [1.408309, 1.227590, 1.093377],
+        "bottleneck": [0.163426, 0.126503, 0.112464],
+    },
+}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_golden_losses_of_three_training_steps(name: str) -> None:
+    config = ALGORITHMS[name].Config
+    small = {"latent_width": 16, "latent_draws": 2, "classifier_draws": 2, "initial_log_variance": -3.0}
+    method = config(**{key: value for key, value in small.items() if key in names_of(config)})
+    algorithm = build_algorithm(name, method, "digits", "none", CLASSES, seed=0)
+    # From the library's own generator, which is the same in every version of torch.
+    labels = (bits(key_of(0, "labels"), (3, 8)) % CLASSES).abs()
+    patterns = normal(key_of(0, "patterns"), (CLASSES, 1, 28, 28))
+    images = normal(key_of(0, "images"), (3, 8, 1, 28, 28)) + patterns[labels]
+    episode = Episode(
+        Samples(images[1:], labels[1:], torch.tensor([1, 2])),
+        Samples(images[:1], labels[:1], torch.tensor([0])),
+    )
+    algorithm.begin(episode)
+    optimizer = Optimizer(algorithm, Training(steps=3, learning_rate=1e-4))
+    losses: dict[str, list[float]] = {}
+    for step in range(3):
+        shapes = algorithm.noise_shapes(16, 8).items()
+        noise = {purpose: normal(key_of(0, purpose, step), shape) for purpose, shape in shapes}
+        terms = algorithm(episode, noise)
+        optimizer.step(step, terms)
+        for term, value in terms.items():
+            losses.setdefault(term, []).append(value.item())
+    assert losses == {term: pytest.approx(values, abs=1e-4) for term, values in GOLDEN[name].items()}

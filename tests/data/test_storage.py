@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from metavib.data import storage
+from metavib.data.storage import ImageStore, free_memory
+from metavib.data.transforms import Preprocessing
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> list[np.ndarray]:
+    """Memory maps of 3, 1 and 4 images that can only be read, as the cache has them."""
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 1, 2, 2), dtype=np.uint8)
+    maps = []
+    for name, part in zip("abc", np.split(pixels, [3, 4]), strict=True):
+        np.save(tmp_path / f"{name}.npy", part)
+        maps.append(np.load(tmp_path / f"{name}.npy", mmap_mode="r"))
+    return maps
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_images_are_gathered_over_all_parts_in_the_order_asked_for(
+    parts: list[np.ndarray], resident: bool
+) -> None:
+    store = ImageStore(parts, CPU, resident=resident)
+    assert (store.tensor is not None) == resident
+    assert len(store) == 8
+    everything = np.concatenate(parts)
+    for rows in ([0, 1, 2, 3, 4, 5, 6, 7], [7, 3, 3, 0, 4, 2], [5], []):
+        gathered = store.gather(torch.tensor(rows, dtype=torch.int64))
+        assert gathered.dtype == torch.uint8
+        assert torch.equal(gathered, torch.from_numpy(everything[rows]))
+
+
+@pytest.mark.parametrize(("free", "resident"), [(64, True), (63, False)])
+def test_images_are_resident_where_they_take_half_of_the_free_memory_at_most(
+    parts: list[np.ndarray], free: int, resident: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "free_memory", lambda device: free)
+    assert (ImageStore(parts, CPU).tensor is not None) == resident  # 8 images of 4 bytes
+
+
+def test_free_memory_is_less_than_all_there_is() -> None:
+    all_there_is = int(Path("/proc/meminfo").read_text().split()[1]) * 1024
+    assert 0 < free_memory(CPU) <= all_there_is
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_batches_come_in_order_and_preprocessed(parts: list[np.ndarray], resident: bool) -> None:
+    preprocessing = Preprocessing(2, 1, (0.5,), (0.25,))
+    rows, labels = torch.tensor([6, 0, 3, 5, 1]), torch.tensor([2, 0, 1, 2, 0])
+    store = ImageStore(parts, CPU, resident=resident)
+    batches = list(store.batches(rows, labels, preprocessing, size=2))
+    assert [len(batch.labels) for batch in batches] == [2, 2, 1]
+    assert torch.equal(torch.cat([batch.labels for batch in batches]), labels)
+    torch.testing.assert_close(
+        torch.cat([batch.images for batch in batches]), (store.gather(rows) / 255 - 0.5) / 0.25
+    )
+
+
+def test_a_resident_store_is_a_copy(parts: list[np.ndarray]) -> None:
+    writable = [part.copy() for part in parts]
+    store = ImageStore(writable, CPU, resident=True)
+    before = store.gather(torch.arange(8))
+    for part in writable:
+        part[:] = 0
+    assert torch.equal(store.gather(torch.arange(8)), before)

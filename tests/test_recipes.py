@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+
+from metavib.algorithms import ALGORITHMS
+from metavib.data.catalog import NAMES
+from metavib.experiment import experiment_from
+from metavib.networks.backbones import BACKBONES
+from metavib.optimization import learning_rate_at
+from metavib.recipes import PRESETS, recipe_named
+
+FOLDER = "/some/folder"
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("dataset", [*NAMES, FOLDER])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_serves_every_dataset_and_algorithm(preset: str, dataset: str, algorithm: str) -> None:
+    recipe = recipe_named(preset, dataset, algorithm)
+    assert isinstance(recipe.method, ALGORITHMS[algorithm].Config)
+    assert recipe.weights == ("imagenet" if BACKBONES[recipe.backbone].imagenet_weights else "none")
+    values = {"dataset": dataset, "target": "x", "seed": 0, "algorithm": algorithm, "preset": preset}
+    assert experiment_from(values).training == recipe.training
+
+
+@pytest.mark.parametrize("dataset", [*NAMES, FOLDER])
+def test_the_paper_trains_as_its_supplement_says(dataset: str) -> None:
+    training = recipe_named("paper", dataset, "metavib").training
+    assert (training.steps, training.domains_per_episode, training.images_per_domain) == (25_000, 3, 256)
+    assert [learning_rate_at(step, training) for step in (0, 12_345, 24_999)] == [1e-4] * 3
+    assert training.clip_norm == 0
+    assert training.weight_decay == 0
+
+
+@pytest.mark.parametrize(
+    ("dataset", "backbone", "width", "beta"),
+    [
+        ("rotated-mnist", "digits", 256, 0.001),
+        ("rotated-digits", "digits", 256, 0.001),
+        ("pacs", "squeezenet", 1024, 0.01),
+        ("vlcs", "squeezenet", 1024, 0.01),
+        (FOLDER, "squeezenet", 1024, 0.01),
+    ],
+)
+def test_the_paper_has_its_networks_and_its_beta(
+    dataset: str, backbone: str, width: int, beta: float
+) -> None:
+    recipe = recipe_named("paper", dataset, "metavib")
+    method = recipe.method
+    assert recipe.backbone == backbone
+    assert (method.latent_width, method.beta, method.latent_draws, method.classifier_draws) == (
+        width,
+        beta,
+        10,
+        10,
+    )
+    assert method.kl_direction == "posterior-to-prior"
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_all_algorithms_get_the_same_backbone_budget_and_images(preset: str) -> None:
+    recipes = [recipe_named(preset, "pacs", algorithm) for algorithm in ALGORITHMS]
+    shared = {(r.backbone, r.weights, r.training, r.augmentation) for r in recipes}
+    assert len(shared) == 1
+
+
+def test_the_demo_is_the_fast_preset_made_small() -> None:
+    fast, demo = (recipe_named(preset, "rotated-digits", "metavib") for preset in ("fast", "demo"))
+    assert demo.training.steps < fast.training.steps / 10
+    assert demo.training.images_per_domain < fast.training.images_per_domain
+    assert (demo.backbone, demo.augmentation) == (fast.backbone, fast.augmentation)
