@@ -90,6 +90,16 @@ def test_flat_samples_go_through_the_domains_one_after_the_other() -> None:
     assert torch.equal(samples.flat_labels(), torch.cat(list(samples.labels)))
 
 
+def test_meta_train_covers_every_class_that_its_domains_have_however_rare() -> None:
+    rows = [list(range(start, start + 40)) for start in (0, 40, 80)]
+    labels = [0] * 38 + [1, 2] + [0] * 39 + [2] + [1] * 39 + [3]  # no domain has all
+    drawn = sampler(source_of(rows, labels, 4), images=4)
+    for step in range(30):
+        samples = drawn.draw(step).meta_train
+        for domain, said in zip(samples.domains.tolist(), samples.labels, strict=True):
+            assert set(said.tolist()) == [{0, 1, 2}, {0, 2}, {1, 3}][domain]
+
+
 def test_balanced_domains_have_as_many_images_of_each_class() -> None:
     unequal = [0] * 9 + [1] * 2 + [2]
     source = source_of(REGULAR[0], unequal * 4, 3)

@@ -15,10 +15,10 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def parts(tmp_path: Path) -> list[np.ndarray]:
-    """Memory maps of 3, 1 and 4 images that can only be read, as the cache has them."""
+    """Memory maps of 3, 2 and 3 images that can only be read, as the cache has them."""
     pixels = np.random.default_rng(0).integers(0, 256, (8, 1, 2, 2), dtype=np.uint8)
     maps = []
-    for name, part in zip("abc", np.split(pixels, [3, 4]), strict=True):
+    for name, part in zip("abc", np.split(pixels, [3, 5]), strict=True):
         np.save(tmp_path / f"{name}.npy", part)
         maps.append(np.load(tmp_path / f"{name}.npy", mmap_mode="r"))
     return maps
@@ -46,6 +46,7 @@ def test_images_are_resident_where_they_take_half_of_the_free_memory_at_most(
     assert (ImageStore(parts, CPU).tensor is not None) == resident  # 8 images of 4 bytes
 
 
+@pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="only Linux says how much there is")
 def test_free_memory_is_less_than_all_there_is() -> None:
     all_there_is = int(Path("/proc/meminfo").read_text().split()[1]) * 1024
     assert 0 < free_memory(CPU) <= all_there_is

@@ -84,6 +84,10 @@ def test_brightness_contrast_and_saturation_by_hand() -> None:
     grey = (image * torch.tensor([0.299, 0.587, 0.114]).view(1, 3, 1, 1)).sum(dim=1, keepdim=True)
     flat = augment(image, strong, draws(1, CONTRAST=0.0))
     torch.testing.assert_close(flat, grey.mean().expand_as(image))
+    both = augment(image, strong, draws(1, BRIGHTNESS=1.0, CONTRAST=0.0))  # one after the other, each clamped
+    bright = (image * 2).clamp(max=1.0)
+    grey_of_bright = (bright * torch.tensor([0.299, 0.587, 0.114]).view(1, 3, 1, 1)).sum(dim=1)
+    torch.testing.assert_close(both, grey_of_bright.mean().expand_as(image))
     pale = augment(image, strong, draws(1, SATURATION=0.25))
     torch.testing.assert_close(pale, (grey + image) / 2)
 

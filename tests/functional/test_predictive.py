@@ -73,6 +73,15 @@ def test_model_entropy_lies_between_zero_and_the_whole(
     assert (drawn.entropy() <= math.log(shape[-1]) + 1e-12).all()
 
 
+def test_rounding_does_not_make_the_model_entropy_negative() -> None:
+    one = random(1, 2, 1_000, 3).detach().float().log_softmax(dim=-1)
+    agreeing = Predictive(one.expand(3, -1, -1, -1))
+    rounded = agreeing.entropy() - entropy(agreeing.by_classifier()).mean(dim=0)
+    assert rounded.min() < 0  # by a few in the last digit
+    assert agreeing.model_entropy().min() == 0
+    assert agreeing.model_entropy().max() < 1e-6
+
+
 LABELS = torch.tensor([3, 0, 3, 1, 0, 3])  # class 2 has no sample
 
 

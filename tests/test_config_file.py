@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metavib.config_file import read_config
+from metavib.errors import UserError
+
+
+def written(folder: Path, text: str | bytes, name: str = "config.yaml") -> Path:
+    path = folder / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def test_yaml_is_read_by_version_1_2(tmp_path: Path) -> None:
+    text = "target: no\nbackbone: on\nprotocol: y\nseed: 017\ntraining: {steps: 5, learning_rate: 1e-3}\n"
+    assert read_config(written(tmp_path, text)) == {
+        "target": "no",  # a class of Norwegian images
+        "backbone": "on",
+        "protocol": "y",
+        "seed": 17,
+        "training": {"steps": 5, "learning_rate": 0.001},
+    }
+
+
+def test_true_and_null_keep_their_meaning(tmp_path: Path) -> None:
+    assert read_config(written(tmp_path, "a: true\nb: null\nc: 'true'\n")) == {
+        "a": True,
+        "b": None,
+        "c": "true",
+    }
+
+
+def test_json_is_read_by_the_suffix(tmp_path: Path) -> None:
+    assert read_config(written(tmp_path, '{"seed": 1}', "config.json")) == {"seed": 1}
+
+
+def test_the_record_of_a_run_gives_its_experiment(tmp_path: Path) -> None:
+    text = '{"format": 1, "experiment": {"seed": 1}, "identity": "x"}'
+    assert read_config(written(tmp_path, text, "experiment.json")) == {"seed": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("seed: 1\nseed: 2\n", "no valid YAML, line 2: found duplicate key"),
+        ("training: {steps: 1, steps: 2}\n", "duplicate key"),
+        (
+            "seed: !!python/object/apply:os.getpid []\n",
+            "no valid YAML, line 1: could not determine a constructor",
+        ),
+        ("seed: [1\n", "no valid YAML, line 2"),
+        ("a: b: c\n", "no valid YAML, line 1"),
+        ("a: 1\n---\nb: 2\n", "no valid YAML"),
+        ("\x07", "no valid YAML"),
+        ("", "must hold names and values"),
+        ("- 1\n- 2\n", "must hold names and values"),
+        ("just words", "must hold names and values"),
+        ("1: 2\n", "must hold names and values"),
+    ],
+)
+def test_a_bad_file_is_one_line_with_what_is_wrong(text: str, complaint: str, tmp_path: Path) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(UserError) as error:
+        read_config(path)
+    assert str(error.value).startswith(f"the configuration {path} ")
+    assert complaint in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_no_tag_runs_code(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    with pytest.raises(UserError):
+        read_config(written(tmp_path, f"seed: !!python/object/apply:os.mkdir ['{trace}']\n"))
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "{'seed': 1}", ""])
+def test_bad_json_is_an_error(text: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"config\.json"):
+        read_config(written(tmp_path, text, "config.json"))
+
+
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing.yaml", tmp_path, written(tmp_path, b"\xff\xfe", "binary.yaml")):
+        with pytest.raises(UserError, match="cannot read the configuration"):
+            read_config(path)
+
+
+def test_without_ruamel_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = builtins.__import__
+
+    def without_ruamel(name: str, *arguments: Any) -> Any:
+        if name.startswith("ruamel"):
+            raise ModuleNotFoundError(name)
+        return real(name, *arguments)
+
+    monkeypatch.setattr(builtins, "__import__", without_ruamel)
+    with pytest.raises(UserError, match=r"pip install ruamel\.yaml, or write JSON"):
+        read_config(written(tmp_path, "seed: 1\n"))
+    assert read_config(written(tmp_path, '{"seed": 1}', "config.json")) == {"seed": 1}

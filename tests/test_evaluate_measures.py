@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import math
+import statistics
+from typing import Any
+
+import pytest
+import torch
+
+from metavib import evaluate, metrics
+from metavib.algorithms import ALGORITHMS
+from metavib.algorithms.base import Algorithm
+from metavib.data.storage import Batch
+from metavib.errors import UserError
+from metavib.evaluate import (
+    MEASURES,
+    Embedded,
+    Evaluation,
+    accuracy_at_mean,
+    embed,
+    measure,
+    predict,
+    prediction_noise,
+)
+from metavib.networks.backbones import DigitNetwork
+from metavib.settings import names_of
+
+IMAGES = torch.rand(10, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+LABELS = torch.tensor([0, 1, 0, 3, 1, 0, 3, 3, 1, 0])  # no image of class 2
+
+
+def built(name: str) -> Algorithm:
+    kind: Any = ALGORITHMS[name]
+    small = {"latent_width": 8, "latent_draws": 2, "classifier_draws": 3, "initial_log_variance": 1.0}
+    torch.manual_seed(0)
+    algorithm = kind(
+        DigitNetwork(), 4, kind.Config(**{k: v for k, v in small.items() if k in names_of(kind.Config)})
+    )
+    algorithm.absorb([Batch(IMAGES, torch.arange(10) % 4)])
+    return algorithm
+
+
+def embedded(algorithm: Algorithm) -> Embedded:
+    return embed(algorithm, [Batch(IMAGES[:4], LABELS[:4]), Batch(IMAGES[4:], LABELS[4:])])
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_images_are_embedded_over_all_batches(name: str) -> None:
+    algorithm = built(name)
+    whole = embedded(algorithm)
+    torch.testing.assert_close(whole.features, algorithm.embed(IMAGES).detach())
+    assert torch.equal(whole.labels, LABELS)
+    assert not whole.features.requires_grad
+
+
+def test_measures_are_mean_and_deviation_over_the_repeats() -> None:
+    algorithm = built("metavib")
+    whole = embedded(algorithm)
+    record = measure(algorithm, whole, 5, Evaluation(repeats=4))
+    assert record["images"] == 10
+    assert record["measured_by"] == "4 repeats of 3 classifier draws x 2 latent draws"
+    repeats = [predict(algorithm, whole, 5, repeat) for repeat in range(4)]
+    for name, function in MEASURES.items():
+        values = [function(probabilities, LABELS).item() for probabilities in repeats]
+        assert record[name]["mean"] == pytest.approx(statistics.mean(values))
+        assert record[name]["deviation"] == pytest.approx(statistics.stdev(values), abs=1e-9)
+    assert record["nll"]["deviation"] > 0
+    by_class = [metrics.per_class_accuracy(probabilities, LABELS).tolist() for probabilities in repeats]
+    for label in (0, 1, 3):
+        mean = statistics.mean(accuracies[label] for accuracies in by_class)
+        assert record["per_class_accuracy"][label] == pytest.approx(mean)
+    assert record["per_class_accuracy"][2] is None
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_prediction_is_a_function_of_seed_and_repeat(name: str) -> None:
+    algorithm = built(name)
+    whole = embedded(algorithm)
+    first = predict(algorithm, whole, 1, 0)
+    assert torch.equal(first, predict(algorithm, whole, 1, 0))
+    torch.testing.assert_close(first.sum(dim=1), torch.ones(10))
+    with_draws = bool(algorithm.prediction_noise_shapes(1))
+    assert torch.equal(first, predict(algorithm, whole, 1, 1)) != with_draws
+    assert torch.equal(first, predict(algorithm, whole, 2, 0)) != with_draws
+    settings = Evaluation(repeats=2)
+    assert measure(algorithm, whole, 1, settings) == measure(algorithm, whole, 1, settings)
+
+
+def test_a_method_without_draws_is_measured_once() -> None:
+    erm = built("erm")
+    record = measure(erm, embedded(erm), 1, Evaluation(repeats=20))
+    assert record["measured_by"] == "one deterministic prediction"
+    assert {record[name]["deviation"] for name in MEASURES} == {0.0}
+    assert record["accuracy"]["mean"] == pytest.approx(accuracy_at_mean(erm, embedded(erm)))
+
+
+def test_one_repeat_has_no_deviation() -> None:
+    algorithm = built("metavib")
+    record = measure(algorithm, embedded(algorithm), 1, Evaluation(repeats=1))
+    assert record["nll"]["deviation"] == 0
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_what_has_no_draws_does_not_depend_on_the_chunks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = built(name)
+    whole = embedded(algorithm)
+    at_mean, drawn = accuracy_at_mean(algorithm, whole), predict(algorithm, whole, 1, 0)
+    monkeypatch.setattr(evaluate, "CHUNK", 3)
+    assert accuracy_at_mean(algorithm, whole) == at_mean
+    assert predict(algorithm, whole, 1, 0).shape == drawn.shape
+    if name == "erm":
+        torch.testing.assert_close(predict(algorithm, whole, 1, 0), drawn)
+
+
+def test_all_chunks_see_the_same_classifiers_and_each_its_own_codes() -> None:
+    algorithm = built("metavib")
+    features = embedded(algorithm).features
+    first, second = (prediction_noise(algorithm, 1, 0, chunk, features) for chunk in (0, 1))
+    another = prediction_noise(algorithm, 1, 1, 0, features)
+    assert torch.equal(first["classifier"], second["classifier"])
+    assert not torch.equal(first["latent"], second["latent"])
+    assert not torch.equal(first["classifier"], another["classifier"])
+    assert not torch.equal(first["latent"], another["latent"])
+    assert first["latent"].shape == (2, 10, 8)
+
+
+def test_the_accuracy_at_the_mean_is_that_of_the_mean_parameters() -> None:
+    algorithm = built("metavib")
+    whole = embedded(algorithm)
+    most_probable = algorithm.predictive(whole.features, None).log_probabilities[0, 0].argmax(dim=-1)
+    as_labels = Embedded(whole.features, torch.where(torch.arange(10) < 7, most_probable, most_probable ^ 1))
+    assert accuracy_at_mean(algorithm, as_labels) == 0.7
+
+
+def test_a_model_that_gives_no_numbers_is_refused() -> None:
+    erm = built("erm")
+    with torch.no_grad():
+        erm.classifier.bias[0] = math.nan
+    with pytest.raises(UserError, match="not finite"):
+        measure(erm, embedded(erm), 1, Evaluation())

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from metavib import terminal
+from metavib.terminal import Bar, duration, reading_bar, say, table
+
+
+class Clock:
+    """A clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(terminal.time, "monotonic", clock)
+    return clock
+
+
+def test_a_table_has_its_first_column_on_the_left_and_numbers_on_the_right() -> None:
+    lines = table(["domain", "erm"], [["photo", "9.5"], ["sketch 2", "10.25"]]).splitlines()
+    assert lines == ["domain      erm", "--------  -----", "photo       9.5", "sketch 2  10.25"]
+
+
+def test_a_table_of_words_goes_to_the_left_and_lines_have_no_trailing_blanks() -> None:
+    lines = table(["name", "meaning"], [["a", "one"], ["b", "the other"]], left=True).splitlines()
+    assert lines == ["name  meaning", "----  ---------", "a     one", "b     the other"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (125, "2 min 05 s"),
+        (3599.7, "1 h 00 min"),
+        (3600 * 30 + 61, "30 h 01 min"),
+    ],
+)
+def test_durations_are_told_as_people_tell_them(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+def test_without_a_terminal_a_bar_is_a_line_now_and_then(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Bar("training", 10) as bar:
+        for done in range(11):
+            bar.update(done, f"loss {done}")
+            clock.now += 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "training 3/10  loss 3  14 s left",
+        "training 6/10  loss 6  8 s left",
+        "training 9/10  loss 9  2 s left",
+        "training 10/10  loss 10",
+    ]
+
+
+def test_the_time_left_of_a_resumed_run_counts_what_was_done_now(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Bar("training", 100) as bar:
+        bar.update(90)
+        clock.now += 60
+        bar.update(95)
+    assert capsys.readouterr().err == "training 95/100  1 min 00 s left\n"
+
+
+def test_what_is_said_beside_a_bar_is_a_line_of_its_own(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Bar("training", 1, last_line=False) as bar:
+        bar.update(0)
+        bar.say("a note")
+        bar.update(1)
+    assert capsys.readouterr() == ("", "a note\n")
+
+
+def test_in_a_terminal_a_bar_is_drawn_and_let_go_of(
+    clock: Clock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with Bar("training", 3) as bar:
+        bar.update(0)
+        assert bar.rich is not None
+        bar.say("a note [not markup]")
+        bar.update(3, "loss 1")
+        assert bar.rich is None
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "a note [not markup]" in err
+    assert "3/3" in err
+
+
+def test_reading_shows_one_bar_for_each_domain_and_only_where_it_takes_long(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with reading_bar("reading images") as reading:
+        for total in (2, 3):
+            for done in range(total + 1):
+                reading(done, total)
+                clock.now += 3 if total == 3 else 1
+    assert capsys.readouterr().err == "reading images 2/3  3 s left\n"
+
+
+def test_what_is_said_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    say("a line")
+    assert capsys.readouterr() == ("", "a line\n")
