@@ -122,6 +122,13 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
 
     demo = commands["demo"]
     demo.add_argument("--out", default="runs/demo", help="where the runs go (%(default)s)")
+    demo.add_argument(
+        "--targets",
+        nargs="+",
+        default=["0", "30", "75"],
+        metavar="ANGLE",
+        help="the angles that are left out in turn, of 0 15 30 45 60 75 (0 30 75)",
+    )
     demo.add_argument("--seed", type=int, default=0, help="(%(default)s)")
     demo.add_argument("--steps", type=int, help="iterations of each run, instead of the preset's")
     _add_device(demo)

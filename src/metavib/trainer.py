@@ -22,7 +22,7 @@ from metavib.optimization import Optimizer, learning_rate_at
 from metavib.randomness import fold, key_of, normal
 from metavib.run_directory import RunDirectory
 
-LOGGED = 200  # records of the losses in a run's log, evenly spread
+LOGGED = 100  # records of the losses in a run's log, evenly spread
 
 
 class Stopped(Exception):

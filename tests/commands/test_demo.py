@@ -3,7 +3,6 @@
 import contextlib
 import json
 import shlex
-from types import SimpleNamespace
 
 import pytest
 
@@ -13,15 +12,14 @@ from metavib.optimization import Optimizer
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    """Three digits of each class; two methods, two angles to leave out."""
+    """Three digits of each class; two methods."""
     monkeypatch.setattr("metavib.data.rotated._PER_CLASS", 3)
     monkeypatch.setattr(demo, "ALGORITHMS", ("erm", "metavib"))
-    monkeypatch.setattr(demo, "open_dataset", lambda *name, **options: SimpleNamespace(domains=("0", "75")))
 
 
 @pytest.fixture
 def command(tmp_path):
-    return ["demo", "--steps", "2", "--out", str(tmp_path / "demo")]
+    return ["demo", "--steps", "2", "--out", str(tmp_path / "demo"), "--targets", "0", "75"]
 
 
 def test_the_table_is_whole_and_a_second_call_trains_nothing(metavib, command, tmp_path, monkeypatch):
@@ -37,6 +35,9 @@ def test_the_table_is_whole_and_a_second_call_trains_nothing(metavib, command, t
             run = tmp_path / "demo" / f"{algorithm}-{angle}"
             assert json.loads((run / "results.json").read_text())["unseen_domain"] == str(angle)
             assert (run / "model" / "model.safetensors").exists()
+    examples = tmp_path / "demo" / "examples"
+    assert len(list(examples.iterdir())) == 10
+    assert metavib("predict", tmp_path / "demo" / "metavib-0", examples).status == 0
 
     monkeypatch.setattr(Optimizer, "step", None)  # training would now break
     status, out, again = metavib(*command, "--json")

@@ -7,11 +7,16 @@ import json
 import shlex
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from metavib.commands.train import in_words, stop_requested
 from metavib.data.catalog import open_dataset
+from metavib.data.dataset import Dataset
+from metavib.errors import unknown_name
 from metavib.experiment import Experiment, experiment_from
 from metavib.runner import Surroundings, resolve_device, run_experiment
 from metavib.terminal import Bar, duration, say, table
@@ -26,13 +31,17 @@ def run(arguments: argparse.Namespace) -> int:
     """Leave each angle out in turn, train every method on the others, print what was measured."""
     started = time.monotonic()
     out = Path(arguments.out)
-    angles = open_dataset(DATASET, data_root=None, protocol=None, seed=arguments.seed).domains
+    dataset = open_dataset(DATASET, data_root=None, protocol=None, seed=arguments.seed)
+    angles = tuple(arguments.targets)
+    for angle in angles:
+        if angle not in dataset.domains:
+            raise unknown_name("target domain", angle, dataset.domains)
     cells = [(target, algorithm) for target in angles for algorithm in ALGORITHMS]
     experiments = {cell: demo_experiment(*cell, arguments) for cell in cells}
     steps = experiments[cells[0]].training.steps
     say(
-        f"1,000 handwritten digits at {len(angles)} angles. Each angle in turn is never seen in training; four "
-        f"methods learn from the others, {steps} steps each. Results go to {out}."
+        f"1,000 handwritten digits at {len(dataset.domains)} angles. {_listed(angles)} are left out in turn; four "
+        f"methods learn from the other {len(dataset.domains) - 1}, {steps} steps each. Results go to {out}."
     )
     results: dict[tuple[str, str], dict[str, Any]] = {}
     with stop_requested() as stop, Bar("", steps * len(cells)) as bar:
@@ -52,6 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
             except Stopped:
                 bar.say(f"metavib: stopped. To go on: {resume_command(arguments)}")
                 return 130
+    save_examples(dataset, angles[0], out / "examples")
     say("\nAccuracy on the unseen angle, %:")
     say(results_table(results, angles, "accuracy"))
     say("\nCalibration error (ECE) on the unseen angle, %:")
@@ -60,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     say(
         f"\nseed {first['seed']}, model selected by {first['selection']}, {first['protocol']}.\n"
         f"Took {duration(time.monotonic() - started)}. Next:\n"
-        + "\n".join(f"  {command}" for command in next_commands(out))
+        + "\n".join(f"  {command}" for command in next_commands(out, angles[0]))
     )
     if arguments.json:
         print(json.dumps({"out": str(out), "runs": list(results.values())}))
@@ -82,6 +92,7 @@ def demo_experiment(target: str, algorithm: str, arguments: argparse.Namespace) 
 def resume_command(arguments: argparse.Namespace) -> str:
     """The command that goes on with the table."""
     words = ["metavib", "demo", "--out", arguments.out, "--seed", str(arguments.seed)]
+    words += ["--targets", *arguments.targets]
     words += [] if arguments.steps is None else ["--steps", str(arguments.steps)]
     words += [] if arguments.device == "auto" else ["--device", arguments.device]
     return shlex.join(words)
@@ -98,12 +109,25 @@ def results_table(
     return table(["", *(f"{angle}°" for angle in angles), "mean"], rows)
 
 
-def next_commands(out: Path) -> list[str]:
+def save_examples(dataset: Dataset, angle: str, folder: Path) -> None:
+    """One digit of each class, turned by the angle, as image files to try a model on."""
+    labels = dataset.listing(angle).classes
+    pixels = dataset.images(angle, 28).pixels
+    folder.mkdir(parents=True, exist_ok=True)
+    for label in sorted(set(labels)):
+        Image.fromarray(pixels[labels.index(label), 0]).save(folder / f"a-{label}-at-{angle}-degrees.png")
+
+
+def _listed(angles: Sequence[str]) -> str:
+    return ", ".join(f"{angle}°" for angle in angles)
+
+
+def next_commands(out: Path, angle: str) -> list[str]:
     """What to try on what the demo left."""
-    model = shlex.quote(str(out / "metavib-0"))
+    model, examples = shlex.quote(str(out / f"metavib-{angle}")), shlex.quote(str(out / "examples"))
     return [
+        f"metavib predict {model} {examples}",
         f"metavib describe {model}",
         f"metavib evaluate {model}",
-        f"metavib predict {model} IMAGE.png",
         "metavib train FOLDER --target DOMAIN     (your own images: FOLDER/domain/class/*.jpg)",
     ]
