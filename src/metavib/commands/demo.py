@@ -16,9 +16,10 @@ from PIL import Image
 from metavib.commands.train import in_words, stop_requested
 from metavib.data.catalog import open_dataset
 from metavib.data.dataset import Dataset
+from metavib.device import resolve_device
 from metavib.errors import unknown_name
 from metavib.experiment import Experiment, experiment_from
-from metavib.runner import Surroundings, resolve_device, run_experiment
+from metavib.runner import Surroundings, run_experiment
 from metavib.terminal import Bar, duration, say, table
 from metavib.trainer import Progress, Stopped
 

@@ -12,12 +12,12 @@ from metavib.commands.train import show_results
 from metavib.data.catalog import open_dataset
 from metavib.data.prepared import open_target, training_digests
 from metavib.data.splits import split_domains
+from metavib.device import resolve_device
 from metavib.errors import UserError, unknown_name
 from metavib.evaluate import Evaluation, embed, measure
 from metavib.experiment import Experiment, experiment_from
 from metavib.model import load_model, preprocessing_of
 from metavib.run_directory import RunDirectory, read_json
-from metavib.runner import resolve_device
 from metavib.terminal import reading_bar, say
 
 

@@ -16,10 +16,11 @@ from typing import Any
 
 from metavib.config_file import read_config
 from metavib.data.catalog import NAMES, open_dataset
+from metavib.device import resolve_device
 from metavib.errors import UserError
 from metavib.experiment import Experiment, experiment_from
 from metavib.run_directory import RunDirectory, read_json
-from metavib.runner import Surroundings, resolve_device, run_experiment
+from metavib.runner import Surroundings, run_experiment
 from metavib.terminal import Bar, reading_bar, say
 from metavib.trainer import Progress, Stopped
 

@@ -12,10 +12,10 @@ import torch
 from metavib.algorithms.base import Algorithm
 from metavib.data.images import decode, read
 from metavib.data.transforms import with_channels
+from metavib.device import resolve_device
 from metavib.errors import UserError
 from metavib.model import ModelDescription, load_model, preprocessing_of
 from metavib.randomness import key_of, normal
-from metavib.runner import resolve_device
 
 BATCH = 64
 
