@@ -1,7 +1,7 @@
 """The command line: what the commands take. Nothing heavy is imported before a command runs.
 
-It is written with argparse, although DEPENDENCIES once favoured another parser: `python -m metavib` must run
-where only torch is installed, and argparse is always there and imports in a few milliseconds.
+It is written with argparse: `python -m metavib` must run where only torch is installed, and argparse is always
+there and imports in a few milliseconds.
 """
 
 from __future__ import annotations
