@@ -24,6 +24,7 @@ install: $(INSTALLED)
 
 demo: $(INSTALLED)
 	$(BIN)/metavib demo
+	@echo "To call metavib by its name: . $(BIN)/activate"
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2
