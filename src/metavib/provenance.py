@@ -31,36 +31,25 @@ def describe_run(
     for folder in (directory.path, directory.checkpoints, directory.model):
         atomic.remove_leftovers(folder)
     if not directory.experiment.exists():
-        _write_experiment(directory, experiment, dataset, split, sources, device)
+        record = {
+            "format": FORMAT,
+            "experiment": experiment.to_json(),
+            "identity": experiment.identity(),
+            "data": {
+                "name": dataset.name,
+                "protocol": dataset.protocol,
+                "split": split.digest(dataset),
+                "classes": list(split.classes),
+                "target": split.target,
+                **sources.record,
+            },
+            "versions": {"python": sys.version.split()[0]} | _versions(),
+            "git_revision": _git_revision(),
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        }
+        atomic.write_json(directory.experiment, record)
     if not directory.config.exists():  # second, so that a kill between the two leaves a run that can go on
         atomic.write_text(directory.config, to_yaml(experiment))
-
-
-def _write_experiment(
-    directory: RunDirectory,
-    experiment: Experiment,
-    dataset: Dataset,
-    split: Split,
-    sources: Sources,
-    device: torch.device,
-) -> None:
-    record = {
-        "format": FORMAT,
-        "experiment": experiment.to_json(),
-        "identity": experiment.identity(),
-        "data": {
-            "name": dataset.name,
-            "protocol": dataset.protocol,
-            "split": split.digest(dataset),
-            "classes": list(split.classes),
-            "target": split.target,
-            **sources.record,
-        },
-        "versions": {"python": sys.version.split()[0]} | _versions(),
-        "git_revision": _git_revision(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-    }
-    atomic.write_json(directory.experiment, record)
 
 
 def _versions() -> dict[str, str | None]:
