@@ -19,6 +19,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 # A new module gets a place here.
 LAYERS = [
     {"errors", "shapes", "memory", "terminal"},
+    {"kernels"},
     {"settings", "randomness", "atomic", "metrics", "config_file", "device"},
     {"functional"},
     {"data", "networks"},
@@ -27,9 +28,10 @@ LAYERS = [
     {"recipes"},
     {"experiment"},
     {"run_directory"},
-    {"checkpoint", "model"},
+    {"checkpoint", "model", "program"},
     {"trainer", "provenance", "serving"},  # whoever serves a model never imports a trainer
     {"runner"},
+    {"grid"},
     {"commands"},
     {"cli"},
     {"__main__"},
@@ -99,6 +101,8 @@ def test_what_the_core_does_not_need_is_imported_where_it_is_used(path: Path) ->
     allowed = CORE_NEEDS | set(sys.stdlib_module_names)
     if path.name == "shapes.py":
         allowed |= {"jaxtyping"}  # in a try: without it shapes are not checked
+    if path.parent.name == "kernels" and path.name != "__init__.py":
+        allowed |= {"triton"}  # the modules are imported where `kernels.serve` said so
     at_once = {module.partition(".")[0] for module, at_once in imports_of(path) if at_once}
     assert at_once <= allowed
 
@@ -106,6 +110,12 @@ def test_what_the_core_does_not_need_is_imported_where_it_is_used(path: Path) ->
 def test_what_the_terminal_yaml_and_the_digits_need_is_found_by_these_tests() -> None:
     lazy = {module.partition(".")[0] for path in FILES for module, at_once in imports_of(path) if not at_once}
     assert {"rich", "ruamel", "sklearn"} <= lazy
+
+
+def test_a_kernel_is_imported_only_where_it_is_used() -> None:
+    for path in FILES:
+        if path.parent.name != "kernels":
+            assert not any(module.startswith("metavib.kernels.") for module, now in imports_of(path) if now)
 
 
 def test_the_command_line_starts_without_torch() -> None:

@@ -20,7 +20,7 @@ from metavib import atomic
 from metavib.errors import UserError
 from metavib.run_directory import checksum
 
-FORMAT = 1
+FORMAT = 2
 KEPT = 2
 
 

@@ -143,20 +143,27 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
     train.add_argument(
         "dataset", metavar="DATASET", nargs="?", help="rotated-digits, rotated-mnist, pacs, vlcs, or a path"
     )
-    train.add_argument("--target", help="the domain that is held out")
-    train.add_argument("--algorithm", help="erm, baseline, vib or metavib (metavib)")
+    train.add_argument("--target", help="the domain that is held out; several as A,B, or all, make a grid")
+    train.add_argument("--algorithm", help="erm, baseline, vib or metavib (metavib); several as A,B")
     train.add_argument("--preset", help="paper or fast (fast)")
     train.add_argument("--steps", type=int, help="iterations, instead of the preset's")
     train.add_argument("--seed", type=int, help="a random one is chosen and printed where none is given")
-    train.add_argument("--out", help="the run directory (runs/DATASET-TARGET-ALGORITHM-SEED)")
+    train.add_argument("--seeds", help="a grid over so many seeds from 0, or over a list as 3,5,8")
+    train.add_argument(
+        "--out", help="the run directory (runs/DATASET-TARGET-ALGORITHM-SEED); of a grid, the folder of them"
+    )
     train.add_argument("--backbone", help="the network; 'metavib describe' lists them")
     train.add_argument("--weights", help="imagenet, a file, or none")
-    train.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting")
+    train.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting; A,B makes a grid"
+    )
     train.add_argument("--config", help="a YAML or JSON file with any of these and all settings")
     train.add_argument("--skip-bad", action="store_true", help="train without the files that cannot be read")
     train.add_argument(
         "--checkpoint-seconds", type=float, default=30.0, help="time between checkpoints (%(default)s)"
     )
+    train.add_argument("--batch", type=int, help="train so many runs of a grid as one program (as fits)")
+    train.add_argument("--no-batch", action="store_true", help="train the runs of a grid one after another")
     _add_data(train)
     _add_device(train)
 

@@ -16,7 +16,8 @@ from metavib.algorithms import algorithm_named
 from metavib.algorithms.base import Algorithm
 from metavib.data.transforms import Preprocessing
 from metavib.errors import UserError
-from metavib.networks.backbones import BACKBONES, Backbone, build_backbone
+from metavib.networks.backbone import Backbone
+from metavib.networks.backbones import BACKBONES, build_backbone
 from metavib.randomness import key_of
 from metavib.run_directory import checksum, read_json
 from metavib.settings import Settings
@@ -42,13 +43,22 @@ class ModelDescription:
 
 
 def build_algorithm(
-    name: str, method: Settings, backbone: str, weights: str, classes: int, seed: int
+    name: str,
+    method: Settings,
+    backbone: str,
+    weights: str,
+    classes: int,
+    seed: int,
+    initialisation: str = "network",
 ) -> Algorithm:
     """A network with its first weights, which depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key_of(seed, "initialisation") & 0x7FFFFFFFFFFFFFFF)
         kind: Any = algorithm_named(name)
-        return kind(build_backbone(backbone, weights), classes, method)
+        network = build_backbone(backbone, weights)
+        if initialisation == "torch" and weights == "none":
+            network.initialise_as_torch_does()
+        return kind(network, classes, method)
 
 
 def preprocessing_of(backbone: Backbone) -> Preprocessing:

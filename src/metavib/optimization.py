@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from metavib.algorithms.base import Algorithm
+from metavib import kernels
 from metavib.errors import UserError
 from metavib.settings import Settings, setting
-from metavib.shapes import Float
+from metavib.shapes import Float, Int
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,11 @@ class Training(Settings):
     backbone_rate: float = setting(
         1.0, "learning rate of the backbone, as a share of learning_rate", minimum=0, maximum=1
     )
+    initialisation: str = setting(
+        "network",
+        "first weights of a backbone trained from scratch: the network's own way, or torch's",
+        choices=("network", "torch"),
+    )
     schedule: str = setting("cosine", "cosine to zero, or constant", choices=("cosine", "constant"))
     warmup: int = setting(0, "steps in which the learning rate rises from zero", minimum=0)
     clip_norm: float = setting(1.0, "largest norm of the gradient; 0 does not clip", minimum=0)
@@ -38,6 +43,9 @@ class Training(Settings):
         maximum=0.9,
     )
     validations: int = setting(20, "how many times source validation is measured, evenly spread", minimum=1)
+    patience: int = setting(
+        0, "stop after so many validations in a row without a better one; 0 never stops early", minimum=0
+    )
     selection: str = setting(
         "source-validation",
         "the model kept: the latest within one standard error of the best on source validation, or the last",
@@ -65,85 +73,157 @@ class NonFiniteError(UserError):
 
 
 class Optimizer:
-    """Adam with clipping, a schedule, and a guard that lets no update through once something is not finite.
+    """Adam (Kingma and Ba, ICLR 2015) with clipping, a schedule and a guard, for one run or many stacked ones.
 
-    The guard works on the device, so that the loop need not wait for it: the first step that is not finite and
-    all after it leave the parameters as they are, until `check` reads what happened.
+    Parameters, gradients and moments have the runs along their first axis; each run has its own learning rate,
+    gradient norm and fate. The guard works on the device, so that the loop need not wait for it: a run's first
+    step that is not finite, and all after it, leave its parameters alone, until `failures` reads what happened.
     """
 
-    def __init__(self, algorithm: Algorithm, settings: Training) -> None:
-        self.settings = settings
-        self.names: dict[Tensor, str] = {p: name for name, p in algorithm.named_parameters()}
-        backbone = set(algorithm.backbone.parameters())
-        self.adam = torch.optim.Adam(
-            [
-                {"params": [p for p in self.names if p not in backbone], "share": 1.0},
-                {"params": [p for p in self.names if p in backbone], "share": settings.backbone_rate},
-            ],
-            lr=settings.learning_rate,
-            weight_decay=settings.weight_decay,
-            fused=True,
+    BETAS, EPSILON = (0.9, 0.999), 1e-8
+
+    def __init__(
+        self, parameters: Mapping[str, Tensor], backbone: Collection[str], settings: Sequence[Training]
+    ) -> None:
+        """`backbone` names the parameters that learn at `backbone_rate`; the settings are those of each run."""
+        self.parameters = dict(parameters)
+        self.backbone = frozenset(backbone)
+        self.moments = {
+            moment: {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
+            for moment in ("exp_avg", "exp_avg_sq")
+        }
+        device = next(iter(parameters.values())).device
+        runs = len(settings)
+        self.weight_decay = settings[0].weight_decay
+        # Rates of all steps lie on the device: a captured step reads them by its number.
+        self.rates = torch.tensor(_rates(settings), device=device)
+        self.backbone_share = torch.tensor([own.backbone_rate for own in settings], device=device)
+        limits = [own.clip_norm if own.clip_norm > 0 else math.inf for own in settings]
+        self.limits = torch.tensor(limits, device=device)
+        self.held = torch.zeros(runs, device=device)  # 1 for a run that is not to be changed any more
+        self.failed = torch.zeros(runs, device=device)
+        self.failed_step = torch.full((runs,), -1, device=device)
+        self.failed_values: Tensor | None = None
+
+    def step(
+        self,
+        step: Int[Tensor, ""],
+        terms: Float[Tensor, "runs terms"],
+        gradients: Mapping[str, Tensor],
+    ) -> None:
+        """One update of every run that is alive. The step's number is a tensor on the device."""
+        laid_out = {name: _laid_out_as(self.parameters[name], g) for name, g in gradients.items()}
+        norms = [torch.linalg.vector_norm(g.flatten(1), dim=1) for g in laid_out.values()]
+        norm = torch.linalg.vector_norm(torch.stack(norms), dim=0)
+        self._guard(step, torch.cat([terms, norm.unsqueeze(-1)], dim=-1))
+        rate = self.rates.index_select(1, step.view(1)).squeeze(1)
+        # As torch's clip_grad_norm_ does it: the gradient times limit / norm where that is below one.
+        scale = ((norm + 1e-6) / self.limits).clamp_min(1.0)
+        self._update(step, laid_out, rate, scale)
+
+    def hold(self, run: int) -> None:
+        """Change this run no more."""
+        self.held[run] = 1.0
+
+    def failures(self, term_names: Sequence[str]) -> dict[int, str]:
+        """What went wrong with which run since the start. This waits for the device."""
+        finite = torch.stack([p.flatten(1).isfinite().all(dim=1) for p in self.parameters.values()]).all(
+            dim=0
         )
-        device = next(iter(self.names)).device
-        self.failed = torch.zeros((), device=device)
-        self.failed_step = torch.full((), -1, device=device)
-        self.failed_terms: Tensor | None = None
-
-    def step(self, step: int, terms: Mapping[str, Float[Tensor, ""]]) -> None:
-        """One update against the sum of the terms."""
-        self.adam.zero_grad(set_to_none=True)
-        torch.stack(list(terms.values())).sum().backward()
-        limit = self.settings.clip_norm if self.settings.clip_norm > 0 else math.inf
-        gradient_norm = nn.utils.clip_grad_norm_(list(self.names), limit)
-        self._guard(step, torch.stack([*terms.values(), gradient_norm]).detach())
-        for group in self.adam.param_groups:
-            group["lr"] = learning_rate_at(step, self.settings) * group["share"]
-        self.adam.step()
-
-    def _guard(self, step: int, values: Tensor) -> None:
-        failing = ~values.isfinite().all()
-        first = failing & (self.failed == 0)
-        self.failed_terms = (
-            values if self.failed_terms is None else torch.where(first, values, self.failed_terms)
-        )
-        self.failed_step = torch.where(first, step, self.failed_step)
-        self.failed = torch.maximum(self.failed, failing.to(self.failed.dtype))
-        # The fused Adam leaves parameters and moments alone where this is 1: it is how torch's GradScaler skips.
-        self.adam.found_inf = self.failed  # type: ignore[attr-defined]
-
-    def check(self, term_names: list[str]) -> None:
-        """Raise if a step was not finite since the start, or left such parameters. This waits for the device."""
-        if self.failed.item() and self.failed_terms is not None:
-            values = zip([*term_names, "gradient norm"], self.failed_terms.tolist(), strict=True)
-            raise NonFiniteError(
-                f"training broke down at step {int(self.failed_step.item())}: "
-                + ", ".join(f"{name} = {value:g}" for name, value in values)
-                + ". The update was not made and the last checkpoint is good; try a lower learning_rate"
-                " or clip_norm=1."
-            )
-        if not torch.stack([parameter.isfinite().all() for parameter in self.names]).all().item():
-            raise NonFiniteError(
-                "training broke down: an update made parameters that are not finite; they were not kept. "
-                "Try a lower learning_rate."
-            )
+        table = torch.stack([self.failed, self.failed_step, finite.to(self.failed.dtype)], dim=-1).tolist()
+        found = {}
+        for run, (failed, step, sound) in enumerate(table):
+            if failed and self.failed_values is not None:
+                values = zip([*term_names, "gradient norm"], self.failed_values[run].tolist(), strict=True)
+                found[run] = (
+                    f"training broke down at step {int(step)}: "
+                    + ", ".join(f"{name} = {value:g}" for name, value in values)
+                    + ". The update was not made and the last checkpoint is good; try a lower learning_rate"
+                    " or clip_norm=1."
+                )
+            elif not sound:
+                found[run] = (
+                    "training broke down: an update made parameters that are not finite; they were not kept. "
+                    "Try a lower learning_rate."
+                )
+        return found
 
     def state(self) -> dict[str, Tensor]:
         """Adam's moments, by the name of the parameter."""
-        return {
-            f"{moment}/{self.names[parameter]}": state[moment]
-            for parameter, state in self.adam.state.items()
-            for moment in ("exp_avg", "exp_avg_sq")
-        }
+        return {f"{kind}/{name}": value for kind, own in self.moments.items() for name, value in own.items()}
 
     @torch.no_grad()
-    def restore(self, step: int, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from the moments that `state` gave after so many steps."""
-        for parameter, name in self.names.items():
-            if f"exp_avg/{name}" in tensors:
-                # In the parameter's own memory format: the fused Adam walks through all three alike.
-                moments = {
-                    moment: torch.empty_like(parameter).copy_(tensors[f"{moment}/{name}"])
-                    for moment in ("exp_avg", "exp_avg_sq")
-                }
-                count = torch.tensor(float(step), device=parameter.device)
-                self.adam.state[parameter] = {"step": count, **moments}
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from the moments that `state` gave."""
+        for name, value in self.state().items():
+            value.copy_(tensors[name])
+
+    def _guard(self, step: Tensor, values: Tensor) -> None:
+        failing = ~values.isfinite().all(dim=1)
+        first = failing & (self.failed == 0)
+        if self.failed_values is None:
+            self.failed_values = torch.zeros_like(values)
+        # In place throughout: a captured step writes to the places that it was captured with.
+        self.failed_values.copy_(torch.where(first.unsqueeze(-1), values, self.failed_values))
+        self.failed_step.copy_(torch.where(first, step, self.failed_step))
+        self.failed.copy_(torch.maximum(self.failed, failing.to(self.failed.dtype)))
+        self.held.copy_(torch.maximum(self.held, self.failed))
+
+    def _update(self, step: Tensor, gradients: Mapping[str, Tensor], rate: Tensor, scale: Tensor) -> None:
+        rates = {True: rate * self.backbone_share, False: rate}
+        if kernels.serve(step.device):
+            from metavib.kernels.adam import adam
+
+            for name, gradient in gradients.items():
+                adam(
+                    self.parameters[name],
+                    gradient,
+                    self.moments["exp_avg"][name],
+                    self.moments["exp_avg_sq"][name],
+                    rates=rates[name in self.backbone],
+                    scales=scale,
+                    held=self.held,
+                    step=step,
+                    weight_decay=self.weight_decay,
+                    betas=self.BETAS,
+                    epsilon=self.EPSILON,
+                )
+            return
+        count = (step + 1).to(torch.float32)
+        for run in range(len(rate)):
+            for part, own in rates.items():
+                names = [name for name in gradients if (name in self.backbone) == part]
+                # torch's fused Adam leaves everything alone where found_inf is 1: so does its GradScaler skip.
+                torch._fused_adam_(
+                    [self.parameters[name][run] for name in names],
+                    [gradients[name][run] for name in names],
+                    [self.moments["exp_avg"][name][run] for name in names],
+                    [self.moments["exp_avg_sq"][name][run] for name in names],
+                    [],
+                    [count] * len(names),
+                    lr=own[run],
+                    beta1=self.BETAS[0],
+                    beta2=self.BETAS[1],
+                    weight_decay=self.weight_decay,
+                    eps=self.EPSILON,
+                    amsgrad=False,
+                    maximize=False,
+                    grad_scale=scale[run],
+                    found_inf=self.held[run],
+                )
+
+
+def _rates(settings: Sequence[Training]) -> list[list[float]]:
+    """The learning rates of each run, step by step; runs of the same schedule share the work."""
+    known: dict[tuple[object, ...], list[float]] = {}
+    for own in settings:
+        schedule = (own.learning_rate, own.schedule, own.steps, own.warmup)
+        if schedule not in known:
+            known[schedule] = [learning_rate_at(step, own) for step in range(own.steps)]
+    return [known[own.learning_rate, own.schedule, own.steps, own.warmup] for own in settings]
+
+
+def _laid_out_as(parameter: Tensor, gradient: Tensor) -> Tensor:
+    """The gradient in the parameter's own memory format: Adam walks through all of them alike."""
+    same = gradient.stride() == parameter.stride() and gradient.dtype == parameter.dtype
+    return gradient if same else torch.empty_like(parameter).copy_(gradient)

@@ -14,6 +14,7 @@ import math
 import torch
 from torch import Tensor
 
+from metavib import kernels
 from metavib.shapes import Float, Int
 
 _GOLDEN_GAMMA = 0x9E3779B97F4A7C15 - (1 << 64)  # the constants of SplitMix64, as signed 64-bit integers
@@ -28,9 +29,12 @@ def key_of(*parts: int | str) -> int:
 
 
 def bits(
-    key: int | Int[Tensor, "*runs"], shape: tuple[int, ...], device: torch.device | str = "cpu"
+    key: int | Int[Tensor, "*runs"], shape: tuple[int, ...], device: torch.device | str | None = None
 ) -> Int[Tensor, ...]:
-    """Independent random 64-bit integers of the shape; (*runs, *shape) where the key is a tensor of keys."""
+    """Independent random 64-bit integers of the shape; (*runs, *shape) where the key is a tensor of keys.
+
+    They lie on the device, or where that is not said beside the key.
+    """
     keys = torch.as_tensor(key, dtype=torch.int64, device=device)
     counter = torch.arange(1, math.prod(shape) + 1, dtype=torch.int64, device=keys.device)
     word = keys.unsqueeze(-1) + counter.mul_(_GOLDEN_GAMMA)
@@ -43,17 +47,21 @@ def bits(
 
 
 def uniform(
-    key: int | Int[Tensor, "*runs"], shape: tuple[int, ...], device: torch.device | str = "cpu"
+    key: int | Int[Tensor, "*runs"], shape: tuple[int, ...], device: torch.device | str | None = None
 ) -> Float[Tensor, ...]:
     """Uniform draws from [0, 1), float32 with all 24 bits of its mantissa random."""
     return _shifted(bits(key, shape, device), 40).to(torch.float32) * 2.0**-24
 
 
 def normal(
-    key: int | Int[Tensor, "*runs"], shape: tuple[int, ...], device: torch.device | str = "cpu"
+    key: int | Int[Tensor, "*runs"], shape: tuple[int, ...], device: torch.device | str | None = None
 ) -> Float[Tensor, ...]:
     """Standard normal draws, float32, two from each 64-bit word (Box and Muller 1958)."""
     count = math.prod(shape)
+    if isinstance(key, Tensor) and kernels.serve(key.device):
+        from metavib.kernels import randomness
+
+        return randomness.normal(key.reshape(-1), count).reshape((*key.shape, *shape))
     word = bits(key, ((count + 1) // 2,), device)
     # (0, 1], so that the logarithm is finite: the largest draw is sqrt(2 log 2^32) = 6.66.
     radius = _shifted(word, 32).add_(1).to(torch.float32).mul_(2.0**-32).log_().mul_(-2.0).sqrt_()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from metavib.model import ModelDescription, build_algorithm, preprocessing_of, s
 from metavib.networks.backbones import BACKBONES
 from metavib.provenance import FORMAT, describe_run
 from metavib.run_directory import RunDirectory, read_json
-from metavib.trainer import Progress, train
+from metavib.trainer import Progress, Run, train
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,16 @@ class Surroundings:
     say: Callable[[str], None] = lambda text: None
 
 
+@dataclass(frozen=True)
+class Opened:
+    """A run that is ready to be trained: its images are opened, and nothing is written yet."""
+
+    experiment: Experiment
+    dataset: Dataset
+    split: Split
+    run: Run
+
+
 def run_experiment(experiment: Experiment, out: Path, surroundings: Surroundings) -> dict[str, Any]:
     """Train and measure the experiment in its directory; goes on where an earlier call stopped."""
     directory = RunDirectory(out)
@@ -47,12 +58,32 @@ def run_experiment(experiment: Experiment, out: Path, surroundings: Surroundings
     if finished is not None:
         surroundings.say(f"{out} is finished already; nothing was trained.")
         return finished
-    dataset = open_dataset(
-        experiment.dataset,
-        data_root=surroundings.data_root,
-        protocol=experiment.protocol or None,
-        seed=experiment.seed,
-    )
+    opened = open_run(experiment, directory, surroundings)
+    (results,) = train_and_measure([opened], directory.checkpoints, surroundings)
+    assert results is not None  # a run that breaks down alone is an error
+    return results
+
+
+def open_run(
+    experiment: Experiment,
+    directory: RunDirectory,
+    surroundings: Surroundings,
+    known: dict[tuple[str, str, int], Dataset] | None = None,
+) -> Opened:
+    """Open the images of a run, before anything is written, so that a bad folder leaves nothing behind.
+
+    `known` are the datasets that earlier runs of a grid have opened: images that runs share are read once.
+    """
+    known = {} if known is None else known
+    key = (experiment.dataset, experiment.protocol, experiment.seed)
+    if key not in known:
+        known[key] = open_dataset(
+            experiment.dataset,
+            data_root=surroundings.data_root,
+            protocol=experiment.protocol or None,
+            seed=experiment.seed,
+        )
+    dataset = known[key]
     split = split_domains(
         dataset,
         experiment.target,
@@ -61,7 +92,6 @@ def run_experiment(experiment: Experiment, out: Path, surroundings: Surroundings
     )
     check_episode(experiment, split)
     algorithm = prepared_algorithm(experiment, len(split.classes), surroundings)
-    # The images are opened before anything is written, so that a bad folder leaves nothing behind.
     sources = open_sources(
         dataset,
         split,
@@ -71,41 +101,56 @@ def run_experiment(experiment: Experiment, out: Path, surroundings: Surroundings
         progress=surroundings.reading,
     )
     check_selection(experiment, sources)
-    with directory.locked():
-        check_directory(directory, experiment, {"split": split.digest(dataset), **sources.record})
-        describe_run(directory, experiment, dataset, split, sources, surroundings.device)
-        surroundings.say(
-            f"{experiment.algorithm} on {dataset.name} ({dataset.protocol}), {split.target!r} unseen, "
-            f"seed {experiment.seed}, split {split.digest(dataset)}"
-        )
-        for skipped in sources.record["skipped_files"]:
-            surroundings.say(f"left out {skipped}")
+    run = Run(experiment, algorithm, sources, directory, split.digest(dataset))
+    return Opened(experiment, dataset, split, run)
+
+
+def train_and_measure(
+    stack: Sequence[Opened],
+    checkpoints: Path,
+    surroundings: Surroundings,
+    failures: dict[int, str] | None = None,
+) -> list[dict[str, Any] | None]:
+    """Train one run, or several as one program, and measure each: its results, or None where it broke down.
+
+    `failures` is told which ones did, and why.
+    """
+    failures = {} if failures is None else failures
+    with contextlib.ExitStack() as locks:
+        for opened in stack:
+            directory, sources, split = opened.run.directory, opened.run.sources, opened.split
+            locks.enter_context(directory.locked())
+            check_directory(directory, opened.experiment, {"split": opened.run.split, **sources.record})
+            describe_run(directory, opened.experiment, opened.dataset, split, sources, surroundings.device)
+            surroundings.say(
+                f"{opened.experiment.algorithm} on {opened.dataset.name} ({opened.dataset.protocol}), "
+                f"{split.target!r} unseen, seed {opened.experiment.seed}, split {opened.run.split}"
+            )
+            for skipped in sources.record["skipped_files"]:
+                surroundings.say(f"left out {skipped}")
         for progress in train(
-            experiment,
-            algorithm,
-            sources,
-            directory,
-            split.digest(dataset),
+            [opened.run for opened in stack],
+            checkpoints,
             checkpoint_seconds=surroundings.checkpoint_seconds,
             stop=surroundings.stop,
         ):
             for note in progress.notes:
                 surroundings.say(note)
+            for number, what in progress.failures.items():
+                surroundings.say(f"{stack[number].run.directory.path} is left out: {what}")
+            failures.update(progress.failures)
             surroundings.show(progress)
-        return finish(experiment, algorithm, dataset, split, sources, directory, surroundings)
+        return [
+            None if number in failures else finish(opened, surroundings)
+            for number, opened in enumerate(stack)
+        ]
 
 
-def finish(
-    experiment: Experiment,
-    algorithm: Algorithm,
-    dataset: Dataset,
-    split: Split,
-    sources: Sources,
-    directory: RunDirectory,
-    surroundings: Surroundings,
-) -> dict[str, Any]:
+def finish(opened: Opened, surroundings: Surroundings) -> dict[str, Any]:
     """Keep the model; then, and only now, open the unseen domain and measure."""
-    digest = split.digest(dataset)
+    experiment, dataset, split = opened.experiment, opened.dataset, opened.split
+    algorithm, sources, directory = opened.run.algorithm, opened.run.sources, opened.run.directory
+    digest = opened.run.split
     preprocessing = preprocessing_of(algorithm.backbone)
     description = ModelDescription(
         algorithm=experiment.algorithm,
@@ -207,7 +252,13 @@ def prepared_algorithm(experiment: Experiment, classes: int, surroundings: Surro
     """The network with its first weights, on the device, in the precision that was asked for."""
     weights = local_weights(experiment.backbone, experiment.weights, surroundings.data_root)
     algorithm = build_algorithm(
-        experiment.algorithm, experiment.method, experiment.backbone, weights, classes, experiment.seed
+        experiment.algorithm,
+        experiment.method,
+        experiment.backbone,
+        weights,
+        classes,
+        experiment.seed,
+        experiment.training.initialisation,
     )
     precision = experiment.training.precision
     capable = surroundings.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)

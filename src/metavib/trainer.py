@@ -1,11 +1,13 @@
-"""The training loop. It reads from top to bottom; nothing hooks into it."""
+"""The training loop, for one run or for many stacked ones. It reads from top to bottom; nothing hooks into it."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,15 +16,14 @@ from torch import Tensor
 from metavib import checkpoint as checkpoints
 from metavib.algorithms.base import Algorithm
 from metavib.checkpoint import Checkpoint
-from metavib.data.episodes import EpisodeSampler
 from metavib.data.prepared import Sources
 from metavib.evaluate import accuracy_at_mean, embed
-from metavib.experiment import Experiment
-from metavib.optimization import Optimizer, learning_rate_at
-from metavib.randomness import fold, key_of, normal
+from metavib.optimization import NonFiniteError, Training, learning_rate_at
+from metavib.program import Program, Trainee
 from metavib.run_directory import RunDirectory
 
 LOGGED = 100  # records of the losses in a run's log, evenly spread
+SAVING_SHARE = 0.05  # of the time that writing checkpoints may take
 
 
 class Stopped(Exception):
@@ -30,88 +31,62 @@ class Stopped(Exception):
 
 
 @dataclass(frozen=True)
+class Run(Trainee):
+    """A run that is trained, and where it leaves what it finds."""
+
+    directory: RunDirectory
+    split: str  # the hash of who plays which role
+
+
+@dataclass(frozen=True)
 class Progress:
-    """Where training stands, for whoever shows it."""
+    """Where training stands, for whoever shows it. Of stacked runs, terms and validation are means."""
 
     step: int
     steps: int
     terms: dict[str, float]
     validation: float | None
     notes: tuple[str, ...] = ()
+    failures: dict[int, str] = field(default_factory=dict)  # of stacked runs, by their number
+
+
+def identity_of(runs: Sequence[Run]) -> str:
+    """The hash of what decides a run, or a stack of runs."""
+    identities = [run.experiment.identity() for run in runs]
+    if len(identities) == 1:
+        return identities[0]
+    return hashlib.blake2b("".join(identities).encode(), digest_size=8).hexdigest()
 
 
 def train(
-    experiment: Experiment,
-    algorithm: Algorithm,
-    sources: Sources,
-    directory: RunDirectory,
-    split: str,
+    runs: Sequence[Run],
+    folder: Path,
     *,
     checkpoint_seconds: float = 30.0,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Progress]:
-    """Train, from the newest checkpoint where there is one, and leave the selected parameters in `algorithm`."""
-    settings = experiment.training
-    device = sources.train.store.device
-    sampler = EpisodeSampler(
-        sources.train,
-        seed=experiment.seed,
-        domains_per_episode=settings.domains_per_episode,
-        images_per_domain=settings.images_per_domain,
-        class_balanced=settings.class_balanced,
-        augmentation=experiment.augmentation,
-    )
-    noise_shapes = algorithm.noise_shapes((sampler.domains - 1) * sampler.images, sampler.images)
-    noise_keys = {purpose: key_of(experiment.seed, "noise", purpose) for purpose in noise_shapes}
-    algorithm.begin(sampler.draw(0))
-    optimizer = Optimizer(algorithm, settings)
-    selected = Selected()
+    """Train, from the newest checkpoint in the folder, and leave the selected parameters in each `algorithm`.
 
-    saved, complaints = checkpoints.newest(directory.checkpoints, experiment.identity())
-    first = 0
-    if saved is not None:
-        first = saved.step
-        _restore(saved, algorithm, optimizer, selected)
-    directory.rewind_log(first)
-    notes = tuple(f"{complaint}; going on from step {first}" for complaint in complaints)
-    yield Progress(first, settings.steps, {}, selected.accuracy, notes)
-
-    log_every = max(1, settings.steps // LOGGED)
-    validate_every = max(1, settings.steps // settings.validations)
-    last_saved, saved_step = time.monotonic(), first
-    for step in range(first, settings.steps):
-        episode = sampler.draw(step)
-        noise = {
-            name: normal(fold(key, step), noise_shapes[name], device) for name, key in noise_keys.items()
-        }
-        terms = algorithm(episode, noise)
-        optimizer.step(step, terms)
-
-        done = step + 1
-        validate = done % validate_every == 0 or done == settings.steps
-        if done % log_every == 0 or validate:
-            optimizer.check(list(terms))
-            record: dict[str, Any] = {"step": done, "split": split}
-            record |= {name: value.item() for name, value in terms.items()}
-            record["learning_rate"] = learning_rate_at(step, settings)
-            if validate and len(sources.validation) > 0:
-                accuracy = validation_accuracy(algorithm, sources)
-                selected.consider(done, accuracy, len(sources.validation), algorithm, settings.selection)
-                record["validation_accuracy"] = accuracy
-            directory.log(record)
-            yield Progress(done, settings.steps, {name: record[name] for name in terms}, selected.accuracy)
-
+    Of stacked runs each has its own log, selection and end; one that breaks down is told of and left out.
+    """
+    training = _Training(runs, folder)
+    yield training.progress(notes=training.restore())
+    save_after, last_saved = checkpoint_seconds, time.monotonic()
+    while training.goes_on:
+        training.program.step()
+        if training.logs_now:
+            yield training.log()
         asked_to_stop = stop()
-        if asked_to_stop or time.monotonic() - last_saved >= checkpoint_seconds or done == settings.steps:
-            optimizer.check(list(terms))
-            _save(done, algorithm, optimizer, selected, experiment, directory)
-            last_saved, saved_step = time.monotonic(), done
-        if asked_to_stop and done < settings.steps:
-            raise Stopped(f"stopped after step {saved_step} of {settings.steps}")
-
-    if selected.parameters is not None:
-        algorithm.load_state_dict(selected.parameters, strict=False)
-    algorithm.absorb(sources.train.batches())
+        if asked_to_stop or time.monotonic() - last_saved >= save_after:
+            began = time.monotonic()
+            yield training.progress(failures=training.failures())
+            training.save()
+            last_saved = time.monotonic()
+            if checkpoint_seconds > 0:
+                save_after = max(checkpoint_seconds, (last_saved - began) / SAVING_SHARE)
+        if asked_to_stop and training.goes_on:
+            raise Stopped(f"stopped after step {training.program.done} of {training.steps}")
+    training.finish()
 
 
 def validation_accuracy(algorithm: Algorithm, sources: Sources) -> float:
@@ -121,55 +96,180 @@ def validation_accuracy(algorithm: Algorithm, sources: Sources) -> float:
 
 
 @dataclass
-class Selected:
-    """The model that the selection rule keeps; None where that is simply the last one."""
+class RunState:
+    """What the loop knows of a run: the model that the selection rule keeps, and whether it still goes on."""
 
     best_accuracy: float = 0.0
-    accuracy: float | None = None
-    step: int | None = None
-    parameters: dict[str, Tensor] | None = None
+    accuracy: float | None = None  # of the model that is kept
+    step: int | None = None  # of the model that is kept
+    waited: int = 0  # validations since the best one
+    stopped: int | None = None  # the step after which patience ended
+    failure: str | None = None
 
-    def consider(self, step: int, accuracy: float, images: int, algorithm: Algorithm, rule: str) -> None:
-        """Take the parameters of this step unless they are worse by more than chance.
+    @property
+    def going(self) -> bool:
+        """Whether the run still trains."""
+        return self.stopped is None and self.failure is None
+
+    def consider(self, step: int, accuracy: float, images: int, settings: Training) -> bool:
+        """Whether to keep the parameters of this step: unless they are worse by more than chance.
 
         The one-standard-error rule (Breiman et al. 1984): a few hundred validation images cannot tell models
         apart that differ by less, and of those the one that was trained longest is kept.
         """
+        self.waited = 0 if accuracy > self.best_accuracy else self.waited + 1
+        if settings.patience and self.waited >= settings.patience:
+            self.stopped = step
         self.best_accuracy = max(self.best_accuracy, accuracy)
         standard_error = math.sqrt(self.best_accuracy * (1.0 - self.best_accuracy) / images)
-        if rule == "last" or accuracy >= self.best_accuracy - standard_error:
+        if settings.selection == "last" or accuracy >= self.best_accuracy - standard_error:
             self.accuracy, self.step = accuracy, step
-            if rule == "source-validation":
-                self.parameters = {name: p.detach().clone() for name, p in algorithm.named_parameters()}
+            return settings.selection == "source-validation"
+        return False
 
 
-def _save(
-    step: int,
-    algorithm: Algorithm,
-    optimizer: Optimizer,
-    selected: Selected,
-    experiment: Experiment,
-    directory: RunDirectory,
-) -> None:
-    tensors = {f"parameters/{name}": parameter.detach() for name, parameter in algorithm.named_parameters()}
-    tensors |= optimizer.state()
-    tensors |= {f"selected/{name}": tensor for name, tensor in (selected.parameters or {}).items()}
-    tensors = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
-    values = {
-        "best_accuracy": selected.best_accuracy,
-        "accuracy": selected.accuracy,
-        "step": selected.step,
-    }
-    checkpoints.save(directory.checkpoints, Checkpoint(step, tensors, values), experiment.identity())
+class _Training:
+    """Runs in training: their program, what the loop knows of each, and how that is kept and taken up again."""
+
+    def __init__(self, runs: Sequence[Run], folder: Path) -> None:
+        self.runs, self.folder = runs, folder
+        self.program = Program(runs)
+        self.states = [RunState() for _ in runs]
+        self.kept: dict[str, Tensor] = {}  # the parameters that the selection rule keeps, [runs, ...] each
+        settings = runs[0].experiment.training
+        self.steps, self.saved_step = settings.steps, -1
+        self.log_every = max(1, settings.steps // LOGGED)
+        self.validate_every = max(1, settings.steps // settings.validations)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is another step to make."""
+        return self.program.done < self.steps and any(state.going for state in self.states)
+
+    @property
+    def validates_now(self) -> bool:
+        """Whether source validation is measured after this step."""
+        return self.program.done % self.validate_every == 0 or self.program.done == self.steps
+
+    @property
+    def logs_now(self) -> bool:
+        """Whether this step's losses are read."""
+        return self.program.done % self.log_every == 0 or self.validates_now
+
+    def progress(
+        self,
+        terms: dict[str, float] | None = None,
+        notes: tuple[str, ...] = (),
+        failures: dict[int, str] | None = None,
+    ) -> Progress:
+        """Where training stands."""
+        known = [state.accuracy for state in self.states if state.accuracy is not None]
+        validation = sum(known) / len(known) if known else None
+        return Progress(self.program.done, self.steps, terms or {}, validation, notes, failures or {})
+
+    def log(self) -> Progress:
+        """Write the losses of every run that still trains, and its validation where that is due."""
+        failures = self.failures()
+        values = self.program.values()
+        sound = [number for number, state in enumerate(self.states) if state.failure is None]
+        means = {name: sum(by_run[n] for n in sound) / len(sound) for name, by_run in values.items()}
+        done = self.program.done
+        for number, (run, state) in enumerate(zip(self.runs, self.states, strict=True)):
+            if not state.going:
+                continue
+            settings = run.experiment.training
+            record: dict[str, Any] = {"step": done, "split": run.split}
+            record |= {name: by_run[number] for name, by_run in values.items()}
+            record["learning_rate"] = learning_rate_at(done - 1, settings)
+            if self.validates_now and len(run.sources.validation) > 0:
+                record["validation_accuracy"] = validation_accuracy(run.algorithm, run.sources)
+                images = len(run.sources.validation)
+                if state.consider(done, record["validation_accuracy"], images, settings):
+                    self._keep(number)
+            run.directory.log(record)
+            if state.stopped is not None:
+                self.program.optimizer.hold(number)
+        return self.progress(means, failures=failures)
+
+    def failures(self) -> dict[int, str]:
+        """The runs that broke down since we last looked. An error where none is left."""
+        found = self.program.optimizer.failures(list(self.program.terms))
+        new = {number: what for number, what in found.items() if self.states[number].failure is None}
+        for number, what in new.items():
+            self.states[number].failure = what
+            self.program.optimizer.hold(number)
+        self._raise_where_none_is_left()
+        return new
+
+    def save(self) -> None:
+        """Write a checkpoint of all runs."""
+        checkpoints.save(self.folder, self._checkpoint(), identity_of(self.runs))
+        self.saved_step = self.program.done
+
+    @torch.no_grad()
+    def restore(self) -> tuple[str, ...]:
+        """Go on from the newest checkpoint, if there is one; what is wrong with those that were passed over."""
+        saved, complaints = checkpoints.newest(self.folder, identity_of(self.runs))
+        if saved is not None:
+            for name, parameter in self.program.parameters.items():
+                parameter.copy_(saved.tensors[f"parameters/{name}"])
+                if f"selected/{name}" in saved.tensors:
+                    self.kept[name] = torch.empty_like(parameter).copy_(saved.tensors[f"selected/{name}"])
+            self.program.optimizer.restore(saved.tensors)
+            self.states = [RunState(**values) for values in saved.values["runs"]]
+            for number, state in enumerate(self.states):
+                if not state.going:
+                    self.program.optimizer.hold(number)
+            self._raise_where_none_is_left()
+            self.program.start(saved.step)
+            self.saved_step = saved.step
+        first = self.program.done
+        for run in self.runs:
+            run.directory.rewind_log(first)
+        return tuple(f"{complaint}; going on from step {first}" for complaint in complaints)
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Leave in every run's directory and algorithm what it would have left there alone."""
+        if self.saved_step < self.program.done:
+            self.save()
+        last = self._checkpoint()
+        for number, (run, state) in enumerate(zip(self.runs, self.states, strict=True)):
+            if len(self.runs) > 1:
+                checkpoints.save(run.directory.checkpoints, _slice(last, number), run.experiment.identity())
+            if run.experiment.training.selection == "source-validation" and state.step is not None:
+                for name, parameter in run.algorithm.named_parameters():
+                    parameter.copy_(self.kept[name][number])
+            run.algorithm.absorb(run.sources.train.batches())
+
+    def _raise_where_none_is_left(self) -> None:
+        failed = [state.failure for state in self.states if state.failure is not None]
+        if len(failed) == len(self.states):
+            raise NonFiniteError(failed[0])
+
+    def _keep(self, number: int) -> None:
+        for name, parameter in self.program.parameters.items():
+            if name not in self.kept:
+                self.kept[name] = torch.zeros_like(parameter)
+            self.kept[name][number].copy_(parameter[number])
+
+    def _checkpoint(self) -> Checkpoint:
+        tensors = {f"parameters/{name}": parameter for name, parameter in self.program.parameters.items()}
+        tensors |= self.program.optimizer.state()
+        tensors |= {f"selected/{name}": parameter for name, parameter in self.kept.items()}
+        tensors = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
+        return Checkpoint(self.program.done, tensors, {"runs": [asdict(state) for state in self.states]})
 
 
-def _restore(saved: Checkpoint, algorithm: Algorithm, optimizer: Optimizer, selected: Selected) -> None:
-    with torch.no_grad():
-        for name, parameter in algorithm.named_parameters():
-            parameter.copy_(saved.tensors[f"parameters/{name}"])
-    optimizer.restore(saved.step, saved.tensors)
-    selected.best_accuracy = saved.values["best_accuracy"]
-    selected.accuracy, selected.step = saved.values["accuracy"], saved.values["step"]
-    prefix = "selected/"
-    kept = {name.removeprefix(prefix): t for name, t in saved.tensors.items() if name.startswith(prefix)}
-    selected.parameters = kept or None
+def slice_checkpoint(folder: Path, runs: Sequence[str], number: int) -> Checkpoint | None:
+    """The newest checkpoint of one run of a stack whose runs have these identities; None where there is none."""
+    stack = hashlib.blake2b("".join(runs).encode(), digest_size=8).hexdigest()
+    saved, _ = checkpoints.newest(folder, stack)
+    return None if saved is None else _slice(saved, number)
+
+
+def _slice(checkpoint: Checkpoint, number: int) -> Checkpoint:
+    """The part of one run."""
+    tensors = {name: t[number : number + 1].contiguous() for name, t in checkpoint.tensors.items()}
+    state = checkpoint.values["runs"][number]
+    return Checkpoint(checkpoint.step, tensors, {"runs": [state]})

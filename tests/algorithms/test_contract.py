@@ -16,7 +16,8 @@ from metavib.algorithms import ALGORITHMS
 from metavib.algorithms.base import Algorithm
 from metavib.data.episodes import Episode, Samples
 from metavib.data.storage import Batch
-from metavib.networks.backbones import PIXELS, Backbone, DigitNetwork, drop
+from metavib.networks.backbone import PIXELS, Backbone, drop
+from metavib.networks.backbones import DigitNetwork
 from metavib.settings import names_of
 
 CLASSES = 3

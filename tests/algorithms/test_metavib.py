@@ -15,7 +15,7 @@ from metavib.data.episodes import Episode, Samples
 from metavib.data.storage import Batch
 from metavib.functional.gaussian import Gaussian
 from metavib.model import build_algorithm
-from metavib.networks.backbones import PIXELS, Backbone
+from metavib.networks.backbone import PIXELS, Backbone
 from metavib.optimization import Optimizer, Training
 from metavib.randomness import bits, key_of, normal
 from metavib.settings import names_of

@@ -34,8 +34,8 @@ def sampler(
     augmentation: Augmentation | None = None,
 ) -> EpisodeSampler:
     return EpisodeSampler(
-        source,
-        seed=seed,
+        [source],
+        [seed],
         domains_per_episode=domains,
         images_per_domain=images,
         class_balanced=balanced,

@@ -10,16 +10,15 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from torchvision import models
 
 from metavib.errors import UserError
+from metavib.networks.backbone import Backbone, drop
 from metavib.networks.backbones import (
     BACKBONES,
-    Backbone,
     DigitNetwork,
     DomainBedDigits,
     FrozenBatchNorm,
     PaperAlexNet,
     ResNet18,
     build_backbone,
-    drop,
 )
 
 FROZEN = "frozen"  # as with pre-trained weights: a ResNet's statistics are constants

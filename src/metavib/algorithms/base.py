@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from metavib.data.episodes import Episode
 from metavib.data.storage import Batch
 from metavib.functional.predictive import Predictive
-from metavib.networks.backbones import Backbone
+from metavib.networks.backbone import Backbone
 from metavib.settings import Settings
 from metavib.shapes import Float
 
@@ -27,6 +27,9 @@ class Algorithm(nn.Module, ABC):
 
     Config: type[Settings]
     """The settings of the method."""
+
+    STACKABLE: tuple[str, ...] = ()
+    """The settings that may differ between stacked runs: those that are buffers of the module."""
 
     def __init__(self, backbone: Backbone, classes: int) -> None:
         super().__init__()

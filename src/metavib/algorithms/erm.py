@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from metavib.algorithms.base import Algorithm, Noise, Shapes, dropout_shape
 from metavib.data.episodes import Episode
 from metavib.functional.predictive import Predictive
-from metavib.networks.backbones import Backbone
+from metavib.networks.backbone import Backbone
 from metavib.settings import Settings
 from metavib.shapes import Float
 

@@ -21,8 +21,8 @@ Deviations and gaps closed:
   1/(NC) only rescales the loss. The supplement's algorithm box has the KL reversed: the setting `kl_direction`.
 - Where the meta-train domains of an episode lack a class, it gets no logit, and meta-test samples of that class
   are left out of the episode's loss.
-- Features are divided by their size (one number, measured on the first episode before training), because that of
-  backbones differs by a factor of 20 and psi . z grows with its square.
+- Features are scaled to a chosen size (one number, measured on the first episode before training), because that of
+  backbones differs by a factor of 20 and psi . z grows with its square. The digit network does best as it is.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from metavib.functional.predictive import (
     class_means,
     masked_mean,
 )
-from metavib.networks.backbones import Backbone
+from metavib.networks.backbone import Backbone
 from metavib.networks.inference import InferenceNetwork
 from metavib.settings import Settings, setting
 from metavib.shapes import Float, Int
@@ -65,8 +65,11 @@ class ProbabilisticClassifier(Algorithm):
         initial_log_variance: float = setting(
             0.0, "log sigma^2 of z and psi before training", minimum=-10, maximum=10
         )
+        feature_size: float = setting(
+            1.0, "size of the backbone's features before training; 0 takes them as they are", minimum=0
+        )
 
-    feature_scale: Tensor  # the size of the backbone's features before training
+    feature_scale: Tensor  # what the backbone's features are divided by
     class_features: Tensor  # h_c over all source training samples, once `absorb` has seen them
 
     def __init__(self, backbone: Backbone, classes: int, config: Config) -> None:
@@ -115,14 +118,17 @@ class ProbabilisticClassifier(Algorithm):
         return shapes | dropout_shape(self.backbone, meta_train_images + meta_test_images)
 
     def features(self, images: Tensor, dropout: Tensor | None = None) -> Float[Tensor, "batch features"]:
-        """h(x), at a size of about one."""
+        """h(x), at the size that it is to begin with."""
         return self.backbone(images, dropout) / self.feature_scale
 
     @torch.no_grad()
     def begin(self, episode: Episode) -> None:
         """Measure the size (root mean square) of the backbone's features."""
+        if self.config.feature_size == 0:
+            return
         features = self.backbone(episode.meta_train.flat_images())
-        self.feature_scale.copy_(features.square().mean().sqrt().clamp_min(1e-6))
+        size = features.square().mean().sqrt().clamp_min(1e-6)
+        self.feature_scale.copy_(size / self.config.feature_size)
 
     def embed(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch features"]:
         return self.features(images)
@@ -180,6 +186,7 @@ class VIB(ProbabilisticClassifier):
 
         beta: float = setting(0.01, "weight of the bottleneck", minimum=0)
 
+    STACKABLE = ("beta",)
     beta: Tensor
 
     def __init__(self, backbone: Backbone, classes: int, config: Config) -> None:
@@ -208,6 +215,7 @@ class MetaVIB(ProbabilisticClassifier):
             choices=("posterior-to-prior", "prior-to-posterior"),
         )
 
+    STACKABLE = ("beta",)
     beta: Tensor
 
     def __init__(self, backbone: Backbone, classes: int, config: Config) -> None:

@@ -1,4 +1,4 @@
-"""`metavib train`: one run, from the start or from where it was."""
+"""`metavib train`: one run, from the start or from where it was; `train_grid` has grids of them."""
 
 from __future__ import annotations
 
@@ -29,6 +29,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Train, and print what was measured."""
     if not math.isfinite(arguments.checkpoint_seconds) or arguments.checkpoint_seconds < 0:
         raise UserError("--checkpoint-seconds takes a number from 0.")
+    from metavib.commands import train_grid  # which builds on this module
+
+    if train_grid.is_grid(arguments):
+        return train_grid.run(arguments)
     experiment, out = experiment_and_place(arguments)
     with (
         stop_requested() as stop,

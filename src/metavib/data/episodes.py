@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metavib.data.storage import Batch, ImageStore
+from metavib.data.storage import Batch, ImageStore, joined
 from metavib.data.transforms import DRAWS_PER_IMAGE, Augmentation, Preprocessing, augment
 from metavib.randomness import fold, key_of, uniform
-from metavib.shapes import Float, Int
+from metavib.shapes import Float, Int, UInt8
 
 
 class Samples(NamedTuple):
@@ -71,67 +71,114 @@ class Source:
         """How many source domains there are."""
         return self.counts.shape[0]
 
-    def batches(self, size: int = 256) -> Iterator[Batch]:
+    def batches(self, size: int | None = None) -> Iterator[Batch]:
         """All training images once, as they are: nothing is augmented here."""
         return self.store.batches(self.rows, self.labels, self.preprocessing, size)
 
 
+class Drawn(NamedTuple):
+    """The images of an episode as they lie in the store, for each of the stacked runs; meta-test comes first."""
+
+    pixels: UInt8[Tensor, "images channels height width"]  # of all runs, domains and samples
+    labels: Int[Tensor, "runs domains samples"]
+    domains: Int[Tensor, "runs domains"]
+
+
 class EpisodeSampler:
-    """Draws episode after episode; the draw of a step depends on the seed and the step alone."""
+    """Draws episode after episode, for one run or for many stacked ones.
+
+    The draw of a step depends on the run's seed and the step alone, so that a run sees the same episodes in a
+    stack as by itself. Where the images lie on the device, so do the tables of a draw: nothing waits for the host.
+    """
 
     def __init__(
         self,
-        source: Source,
+        sources: Sequence[Source],
+        seeds: Sequence[int],
         *,
-        seed: int,
         domains_per_episode: int,
         images_per_domain: int,
         class_balanced: bool,
         augmentation: Augmentation,
     ) -> None:
-        self.source, self.augmentation = source, augmentation
-        self.domains = min(domains_per_episode, source.domains)
+        self.augmentation, self.preprocessing = augmentation, sources[0].preprocessing
+        self.classes, self.source_domains = sources[0].classes, sources[0].domains
+        self.domains = min(domains_per_episode, self.source_domains)
         self.images = images_per_domain
-        device = source.store.device
-        slots = torch.arange(images_per_domain, device=device)
-        meta_train = torch.arange(self.domains, device=device).unsqueeze(-1) > 0  # row 0 is meta-test
+        self.store, rows = _joined(sources)
+        self.device = device = self.store.device
+        where = self.where = device if self.store.resident else torch.device("cpu")  # the tables of a draw
+        lengths = [len(source.rows) for source in sources]
+        firsts = torch.tensor([0, *lengths[:-1]]).cumsum(0).to(where)
+        self.rows = torch.from_numpy(rows).to(where)
+        self.labels = torch.cat([source.labels for source in sources]).to(where)
+        self.counts = torch.stack([source.counts for source in sources]).to(where)
+        self.starts = torch.stack([source.starts for source in sources]).to(where) + firsts.view(-1, 1, 1)
+        self.slots = torch.arange(images_per_domain, device=where)
+        meta_train = torch.arange(self.domains, device=where).unsqueeze(-1) > 0  # row 0 is meta-test
         # The slots that ask for a certain class. In a meta-train domain the first ones ask for each class in
         # turn, so that the episode covers every class that its domains have.
-        self.asks_for_class = (meta_train & (slots < source.classes)) | torch.tensor(
-            class_balanced, device=device
+        self.asks_for_class = (meta_train & (self.slots < self.classes)) | torch.tensor(
+            class_balanced, device=where
         )
-        self.episode_key = key_of(seed, "episode")
-        self.augmentation_key = key_of(seed, "augmentation")
+        self.episode_keys = torch.tensor([key_of(seed, "episode") for seed in seeds], device=where)
+        self.augmentation_keys = torch.tensor([key_of(seed, "augmentation") for seed in seeds], device=device)
 
     def draw(self, step: int) -> Episode:
-        """The episode of a step. Samples are drawn with replacement."""
-        position, domains = self._draw_positions(step)
-        labels = self.source.labels[position]
-        pixels = self.source.store.gather(self.source.rows[position.flatten()])
-        images = pixels.to(torch.float32) / 255.0
+        """The episode of a step of the one run that there is. Samples are drawn with replacement."""
+        assert len(self.episode_keys) == 1
+        stacked = self.episode(self.drawn(step), step)
+        return Episode(*(Samples(*(values[0] for values in samples)) for samples in stacked))
+
+    def drawn(self, step: int | Int[Tensor, ""], into: Tensor | None = None) -> Drawn:
+        """The images of a step; from memory maps they are read into `into` where it is given."""
+        position, domains = self._positions(step)
+        rows = self.rows[position.flatten()]
+        pixels = self.store.gather(rows) if self.store.resident else self.store.gather_on_host(rows, into)
+        return Drawn(pixels, self.labels[position], domains)
+
+    def episode(self, drawn: Drawn, step: int | Int[Tensor, ""]) -> Episode:
+        """The episodes of all runs, along a leading axis: augmented on the device, as the network wants them."""
+        drawn = Drawn(*(values.to(self.device) for values in drawn))
         if self.augmentation.active:
-            key = fold(self.augmentation_key, step)
-            draws = uniform(key, (images.shape[0], DRAWS_PER_IMAGE), images.device)
-            images = augment(images, self.augmentation, draws)
-        images = self.source.preprocessing.normalised(images).unflatten(0, position.shape)
+            key = fold(self.augmentation_keys, step)
+            draws = uniform(key, (drawn.labels[0].numel(), DRAWS_PER_IMAGE)).flatten(0, 1)
+            images = self.preprocessing.normalised(
+                augment(drawn.pixels.to(torch.float32) / 255.0, self.augmentation, draws)
+            )
+        else:
+            images = self.preprocessing(drawn.pixels)
+        images = images.unflatten(0, drawn.labels.shape)
+        labels, domains = drawn.labels, drawn.domains
         return Episode(
-            meta_train=Samples(images[1:], labels[1:], domains[1:]),
-            meta_test=Samples(images[:1], labels[:1], domains[:1]),
+            meta_train=Samples(images[:, 1:], labels[:, 1:], domains[:, 1:]),
+            meta_test=Samples(images[:, :1], labels[:, :1], domains[:, :1]),
         )
 
-    def _draw_positions(self, step: int) -> tuple[Int[Tensor, "domains samples"], Int[Tensor, "domains"]]:
-        source = self.source
-        sizes = (source.domains, self.domains, self.domains * self.images)
-        numbers = uniform(fold(self.episode_key, step), (sum(sizes),), source.store.device)
-        order, rotation, pick = numbers.split(sizes)
-        domains = order.argsort()[: self.domains]
+    def _positions(
+        self, step: int | Int[Tensor, ""]
+    ) -> tuple[Int[Tensor, "runs domains samples"], Int[Tensor, "runs domains"]]:
+        sizes = (self.source_domains, self.domains, self.domains * self.images)
+        numbers = uniform(fold(self.episode_keys, step), (sum(sizes),))
+        order, rotation, pick = numbers.split(sizes, dim=-1)
+        domains = order.argsort(dim=-1)[:, : self.domains]
         # The classes are asked for in turn from a random first one, so that none is favoured by a short row.
-        first = (rotation * source.classes).long().unsqueeze(-1)
-        asked = (first + torch.arange(self.images, device=first.device)) % source.classes
-        counts, starts = source.counts[domains], source.starts[domains]
-        asked_count = counts.gather(1, asked)
+        asked = ((rotation * self.classes).long().unsqueeze(-1) + self.slots) % self.classes
+        counts, starts = (
+            table.take_along_dim(domains.unsqueeze(-1), 1) for table in (self.counts, self.starts)
+        )
+        asked_count = counts.gather(2, asked)
         by_class = self.asks_for_class & (asked_count > 0)  # a class that the domain lacks: any image of it
-        count = torch.where(by_class, asked_count, counts.sum(dim=1, keepdim=True))
-        start = torch.where(by_class, starts.gather(1, asked), starts[:, :1])
+        count = torch.where(by_class, asked_count, counts.sum(dim=2, keepdim=True))
+        start = torch.where(by_class, starts.gather(2, asked), starts[:, :, :1])
         within = torch.minimum((pick.view_as(count) * count).long(), count - 1)
         return start + within, domains
+
+
+def _joined(sources: Sequence[Source]) -> tuple[ImageStore, Int[np.ndarray, "images"]]:
+    """One store for all runs, and the rows in it of each run's training images, run after run."""
+    if len(sources) == 1:
+        return sources[0].store, sources[0].rows.cpu().numpy()
+    store, places = joined([source.store for source in sources])
+    rows = [place[source.rows.cpu().numpy()] for place, source in zip(places, sources, strict=True)]
+    return store, np.concatenate(rows)

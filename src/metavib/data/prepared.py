@@ -31,7 +31,7 @@ class LabelledRows:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def batches(self, size: int = 256) -> Iterator[Batch]:
+    def batches(self, size: int | None = None) -> Iterator[Batch]:
         """All of them once, in order."""
         return self.store.batches(self.rows, self.labels, self.preprocessing, size)
 

@@ -12,6 +12,7 @@ generalization", ICLR 2021).
 from __future__ import annotations
 
 import contextlib
+import functools
 import gzip
 import hashlib
 import os
@@ -73,6 +74,7 @@ class RotatedDigits(Dataset):
         self._dealt_out = protocol == "domainbed"
         self._direction = -1.0 if protocol == "paper-clockwise" else 1.0
         self._seed = seed
+        self._turned: dict[tuple[str, int], DomainImages] = {}  # runs of a grid share them
 
     def listing(self, domain: str) -> Listing:
         members, validating = self._members(domain)
@@ -86,6 +88,14 @@ class RotatedDigits(Dataset):
     def images(
         self, domain: str, size: int, *, skip_bad: bool = False, progress: Progress | None = None
     ) -> DomainImages:
+        if (domain, size) not in self._turned:
+            self._turned[domain, size] = self._turn(domain, size)
+        turned = self._turned[domain, size]
+        if progress:
+            progress(len(turned.kept), len(turned.kept))
+        return turned
+
+    def _turn(self, domain: str, size: int) -> DomainImages:
         upright = torch.from_numpy(self._upright[self._members(domain)[0]])[:, None]
         turned = transforms.rotate(
             upright, self._direction * float(domain), interpolation=InterpolationMode.BILINEAR
@@ -93,8 +103,6 @@ class RotatedDigits(Dataset):
         digests = tuple(digest_of(digit.tobytes()) for digit in turned.numpy())
         if size != _SIDE:
             turned = transforms.resize(turned, [size, size])
-        if progress:
-            progress(len(turned), len(turned))
         return DomainImages(turned.numpy(), tuple(range(len(turned))), digests, ())
 
     @cached_property
@@ -162,11 +170,17 @@ def _mnist_file(data_root: Path, name: str) -> bytes:
     folders = (data_root / "mnist", data_root / "MNIST" / "raw", data_root / "MNIST", data_root)
     for path in (folder / f"{name}{ending}" for folder in folders for ending in ("", ".gz")):
         if path.is_file():
-            content = _unpacked(path.read_bytes())
-            if not _is_genuine(content, name):
-                raise UserError(f"{path} is damaged: its checksum is not MNIST's; delete it and start again")
-            return content
+            return _genuine_content(path, name, path.stat().st_mtime_ns)
     return _download(data_root / "mnist", name)
+
+
+@functools.lru_cache(maxsize=4)
+def _genuine_content(path: Path, name: str, changed: int) -> bytes:
+    """What the file holds, unpacked and checked once for all runs of a grid; `changed` tells a new file."""
+    content = _unpacked(path.read_bytes())
+    if not _is_genuine(content, name):
+        raise UserError(f"{path} is damaged: its checksum is not MNIST's; delete it and start again")
+    return content
 
 
 def _download(folder: Path, name: str) -> bytes:

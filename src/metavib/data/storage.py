@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -34,34 +35,79 @@ class ImageStore:
         self.ends = np.cumsum([len(part) for part in parts])
         if resident is None:
             resident = sum(part.nbytes for part in parts) <= SHARE_OF_FREE_MEMORY * free_memory(device)
-        self.tensor = torch.from_numpy(np.concatenate(self.parts)).to(device) if resident else None
+        self._resident = resident
+        self._tensor: Tensor | None = None
+
+    @property
+    def resident(self) -> bool:
+        """Whether the images lie on the device as a whole."""
+        return self._resident
+
+    @property
+    def tensor(self) -> UInt8[Tensor, "images channels height width"]:
+        """All images, on the device; put there when they are first needed."""
+        assert self._resident
+        if self._tensor is None:
+            self._tensor = torch.from_numpy(np.concatenate(self.parts)).to(self.device)
+        return self._tensor
 
     def __len__(self) -> int:
         return int(self.ends[-1])
 
     def gather(self, rows: Int[Tensor, "batch"]) -> UInt8[Tensor, "batch channels height width"]:
         """The images at these positions, on the device."""
-        if self.tensor is not None:
+        if self.resident:
             return self.tensor[rows]
-        wanted = rows.cpu().numpy()
-        gathered = np.empty((len(wanted), *self.parts[0].shape[1:]), dtype=np.uint8)
+        return self.gather_on_host(rows.cpu()).to(self.device)
+
+    def gather_on_host(
+        self, rows: Int[Tensor, "batch"], into: Tensor | None = None
+    ) -> UInt8[Tensor, "batch channels height width"]:
+        """The images at these positions, read from their memory maps."""
+        wanted = rows.numpy()
+        gathered = (
+            torch.empty((len(wanted), *self.parts[0].shape[1:]), dtype=torch.uint8) if into is None else into
+        )
+        pixels = gathered.numpy()
         start = 0
         for part, end in zip(self.parts, self.ends, strict=True):
             here = np.flatnonzero((wanted >= start) & (wanted < end))
-            gathered[here] = part[wanted[here] - start]
+            pixels[here] = part[wanted[here] - start]
             start = end
-        return torch.from_numpy(gathered).to(self.device)
+        return gathered
 
     def batches(
         self,
         rows: Int[Tensor, "count"],
         labels: Int[Tensor, "count"],
         preprocessing: Preprocessing,
-        size: int,
+        size: int | None,
     ) -> Iterator[Batch]:
         """The images at these positions as the network wants them, so many at a time, never augmented."""
+        size = size or self._batch_size()
         for some_rows, some_labels in zip(rows.split(size), labels.split(size), strict=True):
             yield Batch(preprocessing(self.gather(some_rows)), some_labels)
+
+    def _batch_size(self) -> int:
+        """Images that pass through the network at a time: a GPU wants many of small ones."""
+        if self.device.type == "cpu":
+            return 256
+        values = math.prod(self.parts[0].shape[1:])
+        return min(max(2**25 // values, 64), 4096)
+
+
+def joined(stores: Sequence[ImageStore]) -> tuple[ImageStore, list[Int[np.ndarray, "images"]]]:
+    """One store with the images of several, those that they share only once; and where each one's are now."""
+    parts: dict[int, np.ndarray] = {}
+    starts: dict[int, int] = {}
+    places = []
+    for store in stores:
+        for part in store.parts:
+            if id(part) not in parts:
+                starts[id(part)] = sum(len(other) for other in parts.values())
+                parts[id(part)] = part
+        places.append(np.concatenate([starts[id(p)] + np.arange(len(p)) for p in store.parts]))
+    return ImageStore(list(parts.values()), stores[0].device), places
 
 
 def free_memory(device: torch.device) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -32,9 +33,9 @@ class Preprocessing(NamedTuple):
         self, images: Float[Tensor, "batch channels height width"]
     ) -> Float[Tensor, "batch channels height width"]:
         """(pixels in [0, 1] - mean) / std."""
-        mean = torch.tensor(self.mean, device=images.device).view(1, -1, 1, 1)
-        std = torch.tensor(self.std, device=images.device).view(1, -1, 1, 1)
-        return (images - mean) / std
+        if set(self.mean) == {0.0} and set(self.std) == {1.0}:
+            return images
+        return (images - _by_channel(self.mean, images.device)) / _by_channel(self.std, images.device)
 
 
 @dataclass(frozen=True)
@@ -125,8 +126,14 @@ def _grey(images: Tensor) -> Tensor:
     """The image without colour, in as many channels; an image of one channel is grey already."""
     if images.shape[1] == 1:
         return images
-    weights = torch.tensor(GREY_WEIGHTS, device=images.device).view(1, 3, 1, 1)
+    weights = _by_channel(GREY_WEIGHTS, images.device)
     return (images * weights).sum(dim=1, keepdim=True).expand_as(images)
+
+
+@functools.cache
+def _by_channel(values: tuple[float, ...], device: torch.device) -> Float[Tensor, "1 channels 1 1"]:
+    """One number for each channel, put on the device once: a copy in every step would make it wait."""
+    return torch.tensor(values, device=device).view(1, -1, 1, 1)
 
 
 def with_channels(pixels: np.ndarray, channels: int) -> np.ndarray:

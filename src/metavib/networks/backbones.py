@@ -3,92 +3,29 @@
 The tables are those of the supplement of MetaVIB (Du et al., ECCV 2020); "digits-domainbed" is the digit
 network of DomainBed (Gulrajani and Lopez-Paz, ICLR 2021); the others are torchvision's, without their heads.
 
-A backbone is a pure function of its parameters and inputs: it keeps no running statistics and draws nothing
-(the noise of dropout is an input), so that `torch.func.functional_call` and `vmap` can train many at once.
 The file is long because it is a list: seven networks, each readable by itself.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
-from contextlib import nullcontext
-from typing import NamedTuple, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
 from torchvision import models
 
 from metavib.errors import unknown_name
-from metavib.shapes import Float
-
-
-@final
-class Normalisation(NamedTuple):
-    """What a network subtracts from, and divides, the pixels by, once they are scaled to [0, 1]."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-
-PIXELS = Normalisation(mean=(0.0,), std=(1.0,))
-IMAGENET = Normalisation(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
-
-
-class Backbone(nn.Module, ABC):
-    """h: images -> features. Pure: no running statistics, no random state."""
-
-    feature_size: int
-    image_size: int  # side of the square input
-    channels: int
-    normalisation: Normalisation
-    dropout_units: tuple[int, ...] = ()  # widths of its dropout layers; each drops half of its units
-    precision: torch.dtype | None = None  # autocast to it (bfloat16) when set
-
-    imagenet_weights: models.WeightsEnum | None = None  # where torchvision has the network trained
-    head_keys: tuple[str, ...] = ("classifier.", "fc.")  # of a file of weights, and not ours to load
-
-    @final  # type: ignore[misc]  # nn.Module declares forward as a variable
-    def forward(
-        self,
-        images: Float[Tensor, "batch channels height width"],
-        dropout: Float[Tensor, "batch units"] | None = None,
-    ) -> Float[Tensor, "batch features"]:
-        """Features in float32, or in the images' float64.
-
-        `dropout` is standard normal noise, one draw for each of `dropout_units`: a unit is kept where its
-        draw is positive. Without it nothing is dropped.
-        """
-        # A disabled autocast would do too, but torch.export leaves it in the graph as an operator of its own.
-        context = (
-            torch.autocast(images.device.type, dtype=self.precision) if self.precision else nullcontext()
-        )
-        with context:
-            features = self.extract(images, self._masks(dropout))
-        return features.to(torch.promote_types(features.dtype, torch.float32))
-
-    @abstractmethod
-    def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
-        """Features of the images; one mask for each of `dropout_units`, to be given to `drop`."""
-
-    def freeze_normalisation(self) -> None:
-        """Make place for the statistics that pre-trained weights bring along; most networks have none."""
-
-    def _masks(self, dropout: Tensor | None) -> tuple[Tensor | None, ...]:
-        if dropout is None:
-            return (None,) * len(self.dropout_units)
-        return torch.split(dropout > 0, list(self.dropout_units), dim=1)
-
-
-def drop(units: Tensor, mask: Tensor | None) -> Tensor:
-    """Inverted dropout at one half, AlexNet's rate: kept units count twice, so that the mean is unchanged."""
-    return units if mask is None else units * mask * 2
+from metavib.functional.pooled_convolution import pooled_convolution
+from metavib.networks.backbone import IMAGENET, PIXELS, Backbone, drop
 
 
 @final
 class DigitNetwork(Backbone):
     """The supplement's network for Rotated MNIST."""
 
+    small = True
     feature_size = 256
     image_size = 28
     channels = 1
@@ -97,15 +34,8 @@ class DigitNetwork(Backbone):
     def __init__(self) -> None:
         super().__init__()
         # The table prints VALID pooling; its sizes, 28 -> 14 -> 7, need a padding of one.
-        self.convolutions = nn.Sequential(
-            # Pooling before the ReLU gives the same as after it, on a quarter of the values.
-            nn.Conv2d(1, 32, 3, padding=1),
-            nn.MaxPool2d(3, stride=2, padding=1),  # 14 x 14 x 32
-            nn.ReLU(),
-            nn.Conv2d(32, 32, 3, padding=1),
-            nn.MaxPool2d(3, stride=2, padding=1),  # 7 x 7 x 32
-            nn.ReLU(),
-        )
+        self.convolution_1 = nn.Conv2d(1, 32, 3, padding=1)  # pooled to 14 x 14 x 32
+        self.convolution_2 = nn.Conv2d(32, 32, 3, padding=1)  # pooled to 7 x 7 x 32
         self.connected = nn.Linear(7 * 7 * 32, 256)
         # He et al. (ICCV 2015): torch's own way lets the differences between images fade from layer to layer,
         # and MetaVIB, which infers its classifiers from those differences, then begins at chance for long.
@@ -115,7 +45,14 @@ class DigitNetwork(Backbone):
                 nn.init.zeros_(layer.bias)
 
     def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
-        return self.connected(self.convolutions(images).flatten(1)).relu()
+        # The precision is given layer by layer: autocast does not reach all of them in stacked runs.
+        dtype = self.precision or images.dtype
+        units = images
+        for layer in (self.convolution_1, self.convolution_2):
+            assert layer.bias is not None
+            units = pooled_convolution(units, layer.weight, layer.bias, dtype)
+        weight, bias = self.connected.weight.to(dtype), self.connected.bias.to(dtype)
+        return nn.functional.linear(units.flatten(1), weight, bias).relu()
 
 
 @final
@@ -263,6 +200,12 @@ class ResNet(Backbone):
         return self.layer4(self.layer3(self.layer2(self.layer1(maps)))).mean((2, 3))
 
     @final
+    def initialise_as_torch_does(self) -> None:
+        """Draw all weights again, the way that torch's own layers begin."""
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                layer.reset_parameters()
+
     def freeze_normalisation(self) -> None:
         for module in list(self.modules()):
             for name, child in list(module.named_children()):

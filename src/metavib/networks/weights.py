@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from metavib.errors import UserError
-from metavib.networks.backbones import Backbone
+from metavib.networks.backbone import Backbone
 
 _SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
 _SHOWN = 5  # differing keys in an error: enough to see what kind of network the file holds

@@ -1,0 +1,200 @@
+"""`metavib train` with several targets, seeds, algorithms or values of a setting: a grid of runs."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import itertools
+import json
+import shlex
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from metavib.commands.train import (
+    absolute_if_path,
+    assignment,
+    experiment_and_place,
+    in_words,
+    stop_requested,
+)
+from metavib.config_file import read_config
+from metavib.data.catalog import NAMES, open_dataset
+from metavib.device import resolve_device
+from metavib.errors import UserError
+from metavib.grid import Cell, Done, run_grid
+from metavib.runner import Surroundings
+from metavib.terminal import Bar, reading_bar, say, table
+from metavib.trainer import Progress, Stopped
+
+
+def is_grid(arguments: argparse.Namespace) -> bool:
+    """Whether the arguments name more than one run."""
+    listed = [arguments.target or "", arguments.algorithm or "", *arguments.set]
+    return arguments.target == "all" or arguments.seeds is not None or any("," in text for text in listed)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train every run of the grid, and print the table of what was measured."""
+    if arguments.batch is not None and arguments.batch < 1:
+        raise UserError("--batch takes a whole number from 1.")
+    cells, varied = grid_of(arguments)
+    total = sum(cell.experiment.training.steps for cell in cells)
+    say(f"{len(cells)} runs.")
+    with stop_requested() as stop, reading_bar("reading images") as reading, Bar("training", total) as bar:
+
+        def show(progress: Progress) -> None:
+            bar.update(progress.step, in_words(progress))
+
+        surroundings = Surroundings(
+            device=resolve_device(arguments.device),
+            data_root=Path(arguments.data) if arguments.data else None,
+            skip_bad=arguments.skip_bad,
+            checkpoint_seconds=arguments.checkpoint_seconds,
+            stop=stop,
+            reading=reading,
+            show=show,
+            say=bar.say,
+        )
+        try:
+            done = run_grid(cells, surroundings, batch=1 if arguments.no_batch else arguments.batch)
+        except Stopped as stopped:
+            bar.say(f"metavib: {stopped}; the runs are kept. To go on: {resume_command(arguments)}")
+            return 130
+    say("\nAccuracy on the unseen domain, %, mean and deviation over seeds:")
+    say(results_table(done, varied, "accuracy"))
+    say("\nCalibration error (ECE) on the unseen domain, %:")
+    say(results_table(done, varied, "ece"))
+    failed = [one for one in done if one.results is None]
+    first = next((one.results for one in done if one.results), None)
+    if first:
+        say(
+            f"(selected by {first['selection']}; protocol: {first['protocol']}; runs in {cells[0].out.parent})"
+        )
+    if arguments.json:
+        runs = [one.results | {"run": str(one.cell.out)} for one in done if one.results is not None]
+        missing = [{"run": str(one.cell.out), "why": one.failure} for one in failed]
+        print(json.dumps({"runs": runs, "failed": missing}))
+    if failed:
+        say(
+            f"metavib: {len(failed)} of {len(done)} runs broke down and have no results; the lines above say why."
+        )
+        return 2
+    return 0
+
+
+def grid_of(arguments: argparse.Namespace) -> tuple[list[Cell], list[str]]:
+    """The cells, and the names of the settings that vary between them."""
+    values = [assignment(text) for text in arguments.set]
+    varied = [name for name, text in values if "," in text]
+    choices = [[(name, value.strip()) for value in text.split(",")] for name, text in values]
+    cells: dict[Path, Cell] = {}
+    for target, algorithm, seed, settings in itertools.product(
+        _targets(arguments),
+        (arguments.algorithm or "").split(",") if arguments.algorithm else [None],
+        _seeds(arguments),
+        itertools.product(*choices),
+    ):
+        own = copy.copy(arguments)
+        own.target, own.algorithm, own.seed, own.out = target, algorithm, seed, None
+        own.set = [f"{name}={value}" for name, value in settings]
+        experiment, place = experiment_and_place(own)
+        suffix = "".join(f"-{name}{value}" for name, value in settings if name in varied)
+        out = (Path(arguments.out) if arguments.out else place.parent) / (place.name + suffix)
+        cells[out] = Cell(experiment, out)
+    return list(cells.values()), varied
+
+
+def results_table(done: Sequence[Done], varied: Sequence[str], measure: str) -> str:
+    """Algorithms and settings x targets, each cell the mean over its seeds, with the mean of each row."""
+    by_row: dict[str, dict[str, list[float]]] = {}
+    targets = list(dict.fromkeys(one.cell.experiment.target for one in done))
+    for one in done:
+        row = by_row.setdefault(_row_name(one.cell, varied), {})
+        if one.results is not None:
+            value = 100 * one.results["unseen"][measure]["mean"]
+            row.setdefault(one.cell.experiment.target, []).append(value)
+    rows = []
+    for name, cells in by_row.items():
+        found = [cells.get(target, []) for target in targets]
+        means = [statistics.mean(values) for values in found if values]
+        mean = f"{statistics.mean(means):.2f}" if len(means) == len(targets) else "-"
+        rows.append([name, *map(_mean_and_deviation, found), mean])
+    return table(["", *targets, "mean"], rows)
+
+
+def resume_command(arguments: argparse.Namespace) -> str:
+    """The command that goes on with the grid."""
+    words = ["metavib", "train", *([arguments.dataset] if arguments.dataset else [])]
+    names = (
+        "config",
+        "protocol",
+        "target",
+        "algorithm",
+        "preset",
+        "steps",
+        "seed",
+        "seeds",
+        "out",
+        "backbone",
+    )
+    for name in (*names, "weights", "data", "batch"):
+        if getattr(arguments, name) is not None:
+            words += [f"--{name}", str(getattr(arguments, name))]
+    for text in arguments.set:
+        words += ["--set", text]
+    words += ["--device", arguments.device] if arguments.device != "auto" else []
+    words += ["--skip-bad"] if arguments.skip_bad else []
+    return shlex.join(words + (["--no-batch"] if arguments.no_batch else []))
+
+
+def _targets(arguments: argparse.Namespace) -> list[str | None]:
+    """The targets that are named; "all" are those of the dataset, and a name with a comma may be one domain."""
+    if arguments.target is None or ("," not in arguments.target and arguments.target != "all"):
+        return [arguments.target]
+    given: dict[str, Any] = read_config(Path(arguments.config)) if arguments.config else {}
+    dataset = open_dataset(
+        str(absolute_if_path(arguments.dataset or given.get("dataset"), NAMES)),
+        data_root=Path(arguments.data) if arguments.data else None,
+        protocol=arguments.protocol or given.get("protocol"),
+        seed=0,
+    )
+    if arguments.target in dataset.domains:
+        return [arguments.target]
+    return list(dataset.domains) if arguments.target == "all" else arguments.target.split(",")
+
+
+def _seeds(arguments: argparse.Namespace) -> list[int]:
+    """`--seeds 10` are 0 to 9, `--seeds 3,5` those two."""
+    if arguments.seeds is None:
+        if arguments.seed is None:
+            arguments.seed = 0  # of a grid, so that the same command goes on with the same runs
+        return [arguments.seed]
+    if arguments.seed is not None:
+        raise UserError("--seed and --seeds cannot be given together.")
+    try:
+        seeds = [int(text) for text in arguments.seeds.split(",")]
+    except ValueError:
+        seeds = [-1]
+    if min(seeds) < 0 or ("," not in arguments.seeds and seeds[0] < 1):
+        raise UserError(f"--seeds {arguments.seeds} will not do: it takes how many, or a list as 3,5,8.")
+    return seeds if "," in arguments.seeds else list(range(seeds[0]))
+
+
+def _row_name(cell: Cell, varied: Sequence[str]) -> str:
+    sections = {
+        **cell.experiment.to_json(),
+        **cell.experiment.to_json()["method"],
+        **cell.experiment.to_json()["training"],
+    }
+    words = [f"{name}={sections.get(name.rpartition('.')[2])}" for name in varied]
+    return " ".join([cell.experiment.algorithm, *words])
+
+
+def _mean_and_deviation(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    if len(values) == 1:
+        return f"{values[0]:.2f}"
+    return f"{statistics.mean(values):.2f} +- {statistics.stdev(values):.2f}"

@@ -1,0 +1,150 @@
+"""3 x 3 convolution, 3 x 3 max pooling with stride 2, ReLU: the layer of the digit network, alone and stacked.
+
+On a CPU it is torch's own operators. On a GPU it is our kernels, which also take the layers of many runs in one
+call: `vmap` over torch's convolution would become a grouped convolution, for 32 channels many times slower.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+from metavib import kernels
+from metavib.shapes import Float
+
+
+def pooled_convolution(
+    images: Float[Tensor, "batch inputs side side"],
+    weight: Float[Tensor, "outputs inputs 3 3"],
+    bias: Float[Tensor, "outputs"],
+    dtype: torch.dtype,
+) -> Float[Tensor, "batch outputs half half"]:
+    """relu(max_pool(conv(images))), computed in this precision. Pooling first gives the same on a quarter."""
+    if _kernels_take(images, weight, dtype):
+        return _PooledConvolution.apply(images, weight, bias, dtype)[0]
+    images, weight, bias = images.to(dtype), weight.to(dtype), bias.to(dtype)
+    convolved = nn.functional.conv2d(images, weight, bias, padding=1)
+    return nn.functional.max_pool2d(convolved, 3, stride=2, padding=1).relu()
+
+
+def _kernels_take(images: Tensor, weight: Tensor, dtype: torch.dtype) -> bool:
+    """Whether our kernels do this layer: one input channel, or numbers of them that tensor cores like.
+
+    The gradient of a grey image is not among what they do.
+    """
+    outputs, inputs = weight.shape[:2]
+    sizes = inputs in (1, 16, 32, 64) and outputs in (16, 32, 64) and images.shape[-1] % 2 == 0
+    if inputs == 1 and images.requires_grad:
+        return False
+    return sizes and dtype in (torch.float32, torch.bfloat16) and kernels.serve(images.device)
+
+
+class _PooledConvolution(torch.autograd.Function):
+    """The layer by our kernels; `places` says where in its window each pooled value came from."""
+
+    @staticmethod
+    def forward(images: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        pooled, places = _forward(images[None], weight[None], bias[None], dtype)
+        return pooled[0], places[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        images, weight, _, ctx.dtype = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(images, weight, output[1])
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], images: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype
+    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+        images, weight, bias = _leading(info.batch_size, in_dims, (images, weight, bias))
+        return _forward(images, weight, bias, dtype), (0, 0)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        images, weight, places = ctx.saved_tensors
+        return *_Backward.apply(images, weight, places, gradients[0], ctx.dtype), None
+
+
+class _Backward(torch.autograd.Function):
+    """The gradients of the layer; a function of its own, because `vmap` must find a rule for it too."""
+
+    @staticmethod
+    def forward(
+        images: Tensor, weight: Tensor, places: Tensor, gradient: Tensor, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        stacked = _backward(images[None], weight[None], places[None], gradient[None], dtype)
+        return stacked[0][0], stacked[1][0], stacked[2][0]
+
+    @staticmethod
+    def setup_context(ctx: FunctionCtx, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: tuple[Any, ...],
+        images: Tensor,
+        weight: Tensor,
+        places: Tensor,
+        gradient: Tensor,
+        dtype: torch.dtype,
+    ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[int, int, int]]:
+        images, weight, places, gradient = _leading(
+            info.batch_size, in_dims, (images, weight, places, gradient)
+        )
+        return _backward(images, weight, places, gradient, dtype), (0, 0, 0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> None:
+        raise NotImplementedError("the kernels have no second derivative")
+
+
+def _forward(images: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """[runs, batch, inputs, side, side] -> [runs, batch, outputs, half, half], lying channels last."""
+    from metavib.kernels import convolution
+
+    weight, bias = weight.to(dtype), bias.to(dtype)
+    if images.shape[2] == 1:
+        pooled, places = convolution.first_layer(images[:, :, 0].to(dtype).contiguous(), weight, bias)
+    else:
+        pooled, places = convolution.pool(
+            convolution.convolve(_channels_last(images.to(dtype)), weight, bias)
+        )
+    return pooled.permute(0, 1, 4, 2, 3), places
+
+
+def _backward(
+    images: Tensor, weight: Tensor, places: Tensor, gradient: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of images, weight and bias."""
+    from metavib.kernels import convolution
+
+    gradient = _channels_last(gradient.to(dtype))
+    if images.shape[2] == 1:
+        by_weight, by_bias = convolution.first_layer_backward(
+            images[:, :, 0].to(dtype).contiguous(), places, gradient
+        )
+        # Nobody asked for the gradient of the pixels: `_kernels_take` saw to it.
+        return torch.zeros_like(images), by_weight.to(weight.dtype), by_bias.to(weight.dtype)
+    scattered = convolution.pool_backward(places, gradient)
+    by_images = convolution.input_gradient(scattered, weight.to(dtype)).permute(0, 1, 4, 2, 3)
+    by_weight = convolution.weight_gradient(_channels_last(images.to(dtype)), scattered)
+    by_bias = scattered.flatten(1, 3).sum(dim=1, dtype=torch.float32)
+    return by_images.to(images.dtype), by_weight.to(weight.dtype), by_bias.to(weight.dtype)
+
+
+def _channels_last(images: Tensor) -> Tensor:
+    return images.permute(0, 1, 3, 4, 2).contiguous()
+
+
+def _leading(runs: int, in_dims: tuple[Any, ...], tensors: tuple[Tensor, ...]) -> list[Tensor]:
+    """The tensors with the runs along their first dimension, also those that all runs share."""
+    return [
+        tensor.expand(runs, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+        for tensor, dim in zip(tensors, in_dims, strict=False)
+    ]

@@ -1,0 +1,241 @@
+"""Many runs: those that share algorithm, network and shapes are stacked and trained as one program.
+
+A stack is cut to the memory there is. Its checkpoints lie in `.stacks/<id>` beside the run directories; what each
+run leaves in its own directory is what it would have left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from metavib import atomic
+from metavib import checkpoint as checkpoints
+from metavib.algorithms import algorithm_named
+from metavib.data.dataset import Dataset
+from metavib.data.episodes import EpisodeSampler
+from metavib.data.storage import free_memory
+from metavib.errors import UserError
+from metavib.experiment import Experiment
+from metavib.networks.backbones import BACKBONES
+from metavib.optimization import NonFiniteError
+from metavib.randomness import normal
+from metavib.run_directory import RunDirectory
+from metavib.runner import Opened, Surroundings, check_directory, open_run, train_and_measure
+from metavib.trainer import Progress, identity_of, slice_checkpoint
+
+# What may differ between the runs of a stack: numbers that a step reads, and what each run has for itself.
+FREE_TRAINING = (
+    "learning_rate",
+    "backbone_rate",
+    "initialisation",
+    "schedule",
+    "warmup",
+    "clip_norm",
+    "validation_share",
+    "patience",
+    "selection",
+)
+WIDEST = 128  # more runs than this fill any GPU, and their checkpoint would be large
+SHARE_OF_FREE_MEMORY = 0.7
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A run of a grid, and its directory."""
+
+    experiment: Experiment
+    out: Path
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of a cell: its results, or why it has none."""
+
+    cell: Cell
+    results: dict[str, Any] | None
+    failure: str | None
+
+
+def run_grid(cells: Sequence[Cell], surroundings: Surroundings, *, batch: int | None) -> list[Done]:
+    """Train and measure all cells: stacked where that pays (`batch` is None), or so many at a time.
+
+    `surroundings.show` sees the steps of all runs together.
+    """
+    done: dict[Path, Done] = {}
+    for cell in cells:
+        finished = check_directory(RunDirectory(cell.out), cell.experiment)
+        if finished is not None:
+            surroundings.say(f"{cell.out} is finished already; nothing was trained.")
+            done[cell.out] = Done(cell, finished, None)
+    left = [cell for cell in cells if cell.out not in done]
+    steps = {cell.out: cell.experiment.training.steps for cell in cells}
+    total, behind = sum(steps.values()), sum(steps[path] for path in done)
+    known: dict[tuple[str, str, int], Dataset] = {}
+    for stack in _stacks(left, surroundings, batch):
+
+        def show(progress: Progress, behind: int = behind, width: int = len(stack)) -> None:
+            surroundings.show(replace(progress, step=behind + width * progress.step, steps=total))
+
+        for finished_cell in _run_stack(stack, replace(surroundings, show=show), known):
+            done[finished_cell.cell.out] = finished_cell
+        behind += sum(steps[cell.out] for cell in stack)
+    return [done[cell.out] for cell in cells]
+
+
+def stack_key(experiment: Experiment) -> str:
+    """What the runs of a stack have in common, as one string."""
+    values = experiment.to_json()
+    for name in ("target", "seed", "preset"):
+        del values[name]
+    for name in FREE_TRAINING:
+        del values["training"][name]
+    for name in algorithm_named(experiment.algorithm).STACKABLE:
+        values["method"].pop(name, None)
+    return json.dumps(values, sort_keys=True)
+
+
+def pays(experiment: Experiment, device: torch.device) -> bool:
+    """Whether stacking makes these runs faster: where one alone leaves the GPU idle. See docs/performance.md."""
+    return device.type == "cuda" and BACKBONES[experiment.backbone].small
+
+
+def _stacks(cells: Sequence[Cell], surroundings: Surroundings, batch: int | None) -> Iterator[list[Cell]]:
+    """Divide the cells: stacks that were begun go on as they were, the others are formed anew."""
+    waiting = {cell.experiment.identity(): cell for cell in cells}
+    for folder in sorted({cell.out.parent / ".stacks" for cell in cells}):
+        for members in sorted(folder.glob("*/members.json")):
+            identities = json.loads(members.read_text())
+            mine = [waiting[identity] for identity in identities if identity in waiting]
+            if len(mine) == len(identities) and not any(_has_checkpoint(cell) for cell in mine):
+                yield mine
+                waiting = {key: cell for key, cell in waiting.items() if key not in identities}
+            else:
+                _take_out(members.parent, identities, waiting)
+    begun_alone = [cell for cell in waiting.values() if _has_checkpoint(cell)]
+    yield from ([cell] for cell in begun_alone)
+    fresh = [cell for cell in waiting.values() if cell not in begun_alone]
+    for _, group in itertools.groupby(
+        sorted(fresh, key=lambda c: stack_key(c.experiment)), key=lambda c: stack_key(c.experiment)
+    ):
+        members_of_group = list(group)
+        width = _width(members_of_group, surroundings, batch)
+        for first in range(0, len(members_of_group), width):
+            yield members_of_group[first : first + width]
+
+
+def _has_checkpoint(cell: Cell) -> bool:
+    return bool(checkpoints.steps(RunDirectory(cell.out).checkpoints))
+
+
+def _take_out(folder: Path, identities: Sequence[str], waiting: dict[str, Cell]) -> None:
+    """Give the runs of a stack that is not continued as a whole their own checkpoints, so that nothing is lost."""
+    for number, identity in enumerate(identities):
+        if identity in waiting and not _has_checkpoint(waiting[identity]):
+            own = slice_checkpoint(folder, identities, number)
+            if own is not None:
+                checkpoints.save(RunDirectory(waiting[identity].out).checkpoints, own, identity)
+
+
+def _width(cells: Sequence[Cell], surroundings: Surroundings, batch: int | None) -> int:
+    """How many of these runs are trained at a time."""
+    if len(cells) == 1 or batch == 1:
+        return 1
+    if batch is not None:
+        return batch
+    if not pays(cells[0].experiment, surroundings.device):
+        return 1
+    opened = open_run(cells[0].experiment, RunDirectory(cells[0].out), surroundings)
+    fits = int(SHARE_OF_FREE_MEMORY * free_memory(surroundings.device) / memory_of(opened))
+    widest = max(1, min(fits, WIDEST, len(cells)))
+    parts = -(-len(cells) // widest)
+    return -(-len(cells) // parts)  # stacks of the same size
+
+
+def memory_of(opened: Opened) -> int:
+    """About how many bytes a run takes while it trains: what its forward pass keeps, twice, and its parameters."""
+    training, algorithm = opened.experiment.training, opened.run.algorithm
+    sampler = EpisodeSampler(
+        [opened.run.sources.train],
+        [0],
+        domains_per_episode=training.domains_per_episode,
+        images_per_domain=training.images_per_domain,
+        class_balanced=training.class_balanced,
+        augmentation=opened.experiment.augmentation,
+    )
+    shapes = algorithm.noise_shapes((sampler.domains - 1) * sampler.images, sampler.images)
+    key = torch.zeros((), dtype=torch.int64, device=sampler.device)
+    kept: dict[int, int] = {}
+
+    def count(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        algorithm(sampler.draw(0), {name: normal(key, shape) for name, shape in shapes.items()})
+    parameters = sum(parameter.nbytes for parameter in algorithm.parameters())
+    return 2 * sum(kept.values()) + 6 * parameters
+
+
+def _run_stack(
+    stack: Sequence[Cell], surroundings: Surroundings, known: dict[tuple[str, str, int], Dataset]
+) -> list[Done]:
+    """Train one stack; one that does not fit into memory is divided."""
+    try:
+        return _train_stack(stack, surroundings, known)
+    except torch.OutOfMemoryError:
+        if len(stack) == 1:
+            raise
+    # Outside of the handler: the error held everything that was allocated.
+    gc.collect()
+    torch.cuda.empty_cache()
+    half = (len(stack) + 1) // 2
+    surroundings.say(f"{len(stack)} runs do not fit into memory together; they are trained {half} at a time.")
+    halves = [stack[:half], stack[half:]]
+    return [done for part in halves for done in _run_stack(part, surroundings, known)]
+
+
+def _train_stack(
+    stack: Sequence[Cell], surroundings: Surroundings, known: dict[tuple[str, str, int], Dataset]
+) -> list[Done]:
+    if len(stack) == 1:
+        (cell,) = stack
+        opened = open_run(cell.experiment, RunDirectory(cell.out), surroundings, known)
+        try:
+            (results,) = train_and_measure([opened], RunDirectory(cell.out).checkpoints, surroundings)
+        except NonFiniteError as error:  # the other cells go on
+            surroundings.say(f"{cell.out} is left out: {error}")
+            return [Done(cell, None, str(error))]
+        return [Done(cell, results, None)]
+    opened_runs = [open_run(cell.experiment, RunDirectory(cell.out), surroundings, known) for cell in stack]
+    shapes = {
+        (len(opened.split.classes), len(opened.split.train), opened.run.sources.train.preprocessing)
+        for opened in opened_runs
+    }
+    if len(shapes) > 1:
+        raise UserError(
+            "the targets of this grid leave different numbers of classes or domains; use --no-batch."
+        )
+    surroundings.say(f"{len(stack)} runs are trained as one program.")
+    folder = stack[0].out.parent / ".stacks" / identity_of([opened.run for opened in opened_runs])
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic.write_text(folder / "members.json", json.dumps([cell.experiment.identity() for cell in stack]))
+    failures: dict[int, str] = {}
+    results_of_all = train_and_measure(opened_runs, folder, surroundings, failures)
+    shutil.rmtree(folder)
+    with contextlib.suppress(OSError):  # another stack is in it
+        folder.parent.rmdir()
+    return [
+        Done(cell, results, failures.get(number))
+        for number, (cell, results) in enumerate(zip(stack, results_of_all, strict=True))
+    ]
