@@ -31,7 +31,7 @@ LAYERS = [
     {"checkpoint", "model", "program"},
     {"trainer", "provenance", "serving"},  # whoever serves a model never imports a trainer
     {"runner"},
-    {"grid"},
+    {"grid", "bench"},
     {"commands"},
     {"cli"},
     {"__main__"},

@@ -242,6 +242,11 @@ def test_an_unknown_flag_without_a_command_is_refused(refused):
         (("--set", "validation_share=0"), "selection=last"),
         (("--set", "precision=bfloat16", "--device", "cpu"), "precision=float32"),
         (("--set", "latent_width=10000000000"), "latent_width"),
+        (("--set", "latent_draws=1,0"), "latent_draws"),  # two runs, of which one will not do
+        (("--set", "steps=3,many"), "steps"),
+        (("--set", "patience=-1"), "patience"),
+        (("--set", "initialisation=zeros"), "network, torch"),
+        (("--set", "feature_size=-1"), "feature_size"),
     ],
 )
 def test_a_value_that_will_not_do_is_named(refused, training, out, flags, named):
@@ -273,12 +278,12 @@ NUMBERS = {
 }
 TEXTS = st.one_of(
     st.sampled_from(
-        ["", " ", "nan", "-nan", "inf", "-inf", "Infinity", "1e999", "0x10", "1,5", "½", "1e", "None"]
+        ["", " ", "nan", "-nan", "inf", "-inf", "Infinity", "1e999", "0x10", "1'5", "½", "1e", "None"]
     ),
     st.floats(max_value=-1e-300).map(repr),
     st.integers(max_value=-1).map(str),
     st.floats(min_value=1.001, allow_infinity=False).map(repr),
-    st.text(max_size=20),
+    st.text(st.characters(codec="utf-8", exclude_characters=","), max_size=20),  # a comma makes a grid
 )
 
 

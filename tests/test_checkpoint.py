@@ -74,8 +74,8 @@ def test_where_none_can_be_used_the_user_decides(saved):
 
 
 def test_a_later_format_is_not_guessed_at(saved, monkeypatch):
-    monkeypatch.setattr(checkpoint, "FORMAT", 2)
-    with pytest.raises(UserError, match="has format 1, this version reads 2"):
+    monkeypatch.setattr(checkpoint, "FORMAT", 3)
+    with pytest.raises(UserError, match="has format 2, this version reads 3"):
         newest(saved, "me")
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from metavib.algorithms import ALGORITHMS
@@ -33,17 +35,17 @@ def test_the_paper_trains_as_its_supplement_says(dataset: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dataset", "backbone", "width", "beta"),
+    ("dataset", "backbone", "width", "beta", "feature_size"),
     [
-        ("rotated-mnist", "digits", 256, 0.001),
-        ("rotated-digits", "digits", 256, 0.001),
-        ("pacs", "squeezenet", 1024, 0.01),
-        ("vlcs", "squeezenet", 1024, 0.01),
-        (FOLDER, "squeezenet", 1024, 0.01),
+        ("rotated-mnist", "digits", 256, 0.001, 0),
+        ("rotated-digits", "digits", 256, 0.001, 0),
+        ("pacs", "squeezenet", 1024, 0.01, 1),
+        ("vlcs", "squeezenet", 1024, 0.01, 1),
+        (FOLDER, "squeezenet", 1024, 0.01, 1),
     ],
 )
 def test_the_paper_has_its_networks_and_its_beta(
-    dataset: str, backbone: str, width: int, beta: float
+    dataset: str, backbone: str, width: int, beta: float, feature_size: float
 ) -> None:
     recipe = recipe_named("paper", dataset, "metavib")
     method = recipe.method
@@ -55,6 +57,7 @@ def test_the_paper_has_its_networks_and_its_beta(
         10,
     )
     assert method.kl_direction == "posterior-to-prior"
+    assert method.feature_size == feature_size
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -64,8 +67,25 @@ def test_all_algorithms_get_the_same_backbone_budget_and_images(preset: str) -> 
     assert len(shared) == 1
 
 
+@pytest.mark.parametrize("dataset", ["rotated-mnist", "rotated-digits"])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_on_digits_only_the_first_weights_depend_on_the_algorithm(preset: str, dataset: str) -> None:
+    recipes = {algorithm: recipe_named(preset, dataset, algorithm) for algorithm in ALGORITHMS}
+    first = {algorithm: recipe.training.initialisation for algorithm, recipe in recipes.items()}
+    others = "network" if preset == "demo" else "torch"
+    assert first == {"erm": "network", "baseline": others, "vib": others, "metavib": others}
+    alike = [replace(recipe.training, initialisation="network") for recipe in recipes.values()]
+    shared = {
+        (r.backbone, r.weights, t, r.augmentation) for r, t in zip(recipes.values(), alike, strict=True)
+    }
+    assert len(shared) == 1
+
+
 def test_the_demo_is_the_fast_preset_made_small() -> None:
     fast, demo = (recipe_named(preset, "rotated-digits", "metavib") for preset in ("fast", "demo"))
     assert demo.training.steps <= fast.training.steps / 10
     assert demo.training.images_per_domain < fast.training.images_per_domain
-    assert (demo.backbone, demo.method, demo.augmentation) == (fast.backbone, fast.method, fast.augmentation)
+    assert (demo.backbone, demo.augmentation) == (fast.backbone, fast.augmentation)
+    assert demo.method == replace(fast.method, beta=0.01, feature_size=1.0)  # what wins in few steps
+    small = ("steps", "images_per_domain", "validations", "initialisation")
+    assert demo.training == replace(fast.training, **{name: getattr(demo.training, name) for name in small})

@@ -1,27 +1,29 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from metavib import trainer
+from metavib import checkpoint, trainer
 from metavib.algorithms import ALGORITHMS
 from metavib.algorithms.base import Algorithm
-from metavib.algorithms.erm import ERM
 from metavib.data.dataset import Dataset, DomainImages, Listing, digest_of
 from metavib.data.dataset import Progress as Reading
+from metavib.data.episodes import EpisodeSampler
 from metavib.data.prepared import Sources, open_sources, open_target
 from metavib.data.splits import split_domains
 from metavib.evaluate import accuracy_at_mean, embed
-from metavib.experiment import Experiment, experiment_from
+from metavib.experiment import experiment_from
 from metavib.model import build_algorithm, preprocessing_of
-from metavib.networks.backbones import DigitNetwork
-from metavib.optimization import learning_rate_at
+from metavib.optimization import NonFiniteError, Training, learning_rate_at
+from metavib.randomness import fold, key_of, normal
 from metavib.run_directory import RunDirectory
-from metavib.trainer import Progress, Selected, train
+from metavib.trainer import Progress, Run, RunState, Stopped, slice_checkpoint, train
 
 CPU = torch.device("cpu")
 
@@ -51,24 +53,12 @@ class Stripes(Dataset):
         return DomainImages(pixels, tuple(range(30)), tuple(digest_of(p.tobytes()) for p in pixels), ())
 
 
-class Run(NamedTuple):
-    """All that a training run needs and leaves."""
-
-    experiment: Experiment
-    algorithm: Algorithm
-    sources: Sources
-    directory: RunDirectory
-
-    def train(self) -> list[Progress]:
-        return list(train(self.experiment, self.algorithm, self.sources, self.directory, "the split"))
-
-
-def prepared(folder: Path, algorithm: str, **changes: Any) -> Run:
+def prepared(folder: Path, algorithm: str, *, target: str = "grey", seed: int = 1, **changes: Any) -> Run:
     # By this name no image is mirrored, which would make a left stripe a right one.
     values = {
         "dataset": "rotated-digits",
-        "target": "grey",
-        "seed": 1,
+        "target": target,
+        "seed": seed,
         "algorithm": algorithm,
         "preset": "demo",
     }
@@ -77,10 +67,14 @@ def prepared(folder: Path, algorithm: str, **changes: Any) -> Run:
     if algorithm != "erm":
         small |= {"latent_width": 16, "latent_draws": 2, "classifier_draws": 2}
     experiment = experiment_from(values, small | changes)
-    built = build_algorithm(algorithm, experiment.method, "digits", "none", 3, experiment.seed)
-    split = split_domains(Stripes(), "grey", seed=1, validation_share=0.2)
+    built = build_algorithm(algorithm, experiment.method, "digits", "none", 3, seed)
+    split = split_domains(Stripes(), target, seed=seed, validation_share=0.2)
     sources = open_sources(Stripes(), split, preprocessing_of(built.backbone), CPU, skip_bad=False)
-    return Run(experiment, built, sources, RunDirectory(folder))
+    return Run(experiment, built, sources, RunDirectory(folder), "the split")
+
+
+def train_alone(run: Run, **options: Any) -> list[Progress]:
+    return list(train([run], run.directory.checkpoints, **options))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -88,7 +82,7 @@ def test_an_easy_problem_is_learnt_and_carries_over_to_the_unseen_domain(
     algorithm: str, tmp_path: Path
 ) -> None:
     run = prepared(tmp_path, algorithm, steps=40)
-    run.train()
+    train_alone(run)
     losses = [record["classification"] for record in run.directory.read_log()]
     assert np.mean(losses[-10:]) < 0.2 * np.mean(losses[:3])
     split = split_domains(Stripes(), "grey", seed=1, validation_share=0.2)
@@ -101,7 +95,7 @@ def test_an_easy_problem_is_learnt_and_carries_over_to_the_unseen_domain(
 
 def test_the_log_has_steps_terms_rates_and_validation_at_its_steps(tmp_path: Path) -> None:
     run = prepared(tmp_path, "metavib", steps=7, validations=2, warmup=2)
-    progress = run.train()
+    progress = train_alone(run)
     log = run.directory.read_log()
     assert [record["step"] for record in log] == [1, 2, 3, 4, 5, 6, 7]
     assert [record["step"] for record in log if "validation_accuracy" in record] == [3, 6, 7]
@@ -118,7 +112,7 @@ def test_the_log_has_steps_terms_rates_and_validation_at_its_steps(tmp_path: Pat
 def test_a_long_run_logs_some_of_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "LOGGED", 3)
     run = prepared(tmp_path, "erm", steps=10, validations=1)
-    run.train()
+    train_alone(run)
     assert [record["step"] for record in run.directory.read_log()] == [3, 6, 9, 10]
 
 
@@ -127,7 +121,7 @@ def test_without_validation_images_nothing_is_validated_and_the_last_model_stays
     nothing = torch.zeros(0, dtype=torch.int64)
     object.__setattr__(run.sources.validation, "rows", nothing)
     object.__setattr__(run.sources.validation, "labels", nothing)
-    assert [shown.validation for shown in run.train()] == [None, None, None]
+    assert [shown.validation for shown in train_alone(run)] == [None, None, None]
     assert not any("validation_accuracy" in record for record in run.directory.read_log())
 
 
@@ -144,7 +138,7 @@ def test_the_selected_parameters_are_left_with_class_means_of_their_own(
 
     monkeypatch.setattr(trainer, "validation_accuracy", validation)
     run = prepared(tmp_path, "metavib", steps=3, validations=3, selection=selection)
-    shown = run.train()
+    shown = train_alone(run)
     left = dict(run.algorithm.named_parameters())
     equal = [all(torch.equal(step[name], left[name]) for name in left) for step in seen]
     assert equal == [step == kept for step in (1, 2, 3)]
@@ -154,13 +148,13 @@ def test_the_selected_parameters_are_left_with_class_means_of_their_own(
     assert torch.equal(means, run.algorithm.class_features)
 
 
-def considered(accuracies: list[float], images: int, rule: str) -> Selected:
-    erm, selected = ERM(DigitNetwork(), 2, ERM.Config()), Selected()
+def considered(accuracies: list[float], images: int, **settings: Any) -> tuple[RunState, int | None]:
+    """What is known after these validations, and the step whose parameters are kept."""
+    state, kept = RunState(), None
     for step, accuracy in enumerate(accuracies, start=1):
-        with torch.no_grad():
-            erm.classifier.bias.fill_(step)
-        selected.consider(step, accuracy, images, erm, rule)
-    return selected
+        if state.consider(step, accuracy, images, Training(**settings)):
+            kept = step
+    return state, kept
 
 
 @pytest.mark.parametrize(
@@ -180,18 +174,330 @@ def considered(accuracies: list[float], images: int, rule: str) -> Selected:
 def test_the_latest_model_within_one_standard_error_of_the_best_is_kept(
     accuracies: list[float], kept: int
 ) -> None:
-    selected = considered(accuracies, 100, "source-validation")
-    assert (selected.step, selected.accuracy) == (kept, accuracies[kept - 1])
-    assert selected.best_accuracy == max(accuracies)
-    assert selected.parameters is not None
-    assert selected.parameters["classifier.bias"].tolist() == [kept, kept]
+    state, kept_parameters = considered(accuracies, 100)
+    assert (state.step, state.accuracy) == (kept, accuracies[kept - 1])
+    assert state.best_accuracy == max(accuracies)
+    assert kept_parameters == kept
 
 
 def test_few_validation_images_forgive_more() -> None:
-    assert considered([0.5, 0.4], 25, "source-validation").step == 2
-    assert considered([0.5, 0.4], 26, "source-validation").step == 1
+    assert considered([0.5, 0.4], 25)[0].step == 2
+    assert considered([0.5, 0.4], 26)[0].step == 1
 
 
 def test_the_rule_last_keeps_no_parameters_and_tells_the_last_accuracy() -> None:
-    selected = considered([0.9, 0.1], 100, "last")
-    assert (selected.step, selected.accuracy, selected.parameters) == (2, 0.1, None)
+    state, kept_parameters = considered([0.9, 0.1], 100, selection="last")
+    assert (state.step, state.accuracy, kept_parameters) == (2, 0.1, None)
+
+
+# --- patience ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "patience", "stopped"),
+    [
+        ([0.5, 0.5], 1, 2),  # as good is not better
+        ([0.5, 0.6, 0.7], 1, None),
+        ([0.5, 0.4, 0.6, 0.5, 0.6], 2, 5),  # the best one begins the count again
+        ([0.0, 0.0], 2, 2),
+        ([0.5, 0.4, 0.3, 0.2], 0, None),
+    ],
+)
+def test_patience_ends_after_so_many_validations_without_a_better_one(
+    accuracies: list[float], patience: int, stopped: int | None
+) -> None:
+    state, _ = considered(accuracies, 100, patience=patience)
+    assert state.stopped == stopped
+    assert state.going == (stopped is None)
+
+
+@pytest.fixture
+def validated(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Says what accuracies each run will find, validation after validation."""
+    found: dict[Algorithm, Any] = {}
+    monkeypatch.setattr(trainer, "validation_accuracy", lambda algorithm, sources: next(found[algorithm]))
+
+    def say(run: Run, *accuracies: float) -> None:
+        found[run.algorithm] = iter(accuracies)
+
+    return say
+
+
+@pytest.mark.parametrize(("selection", "kept"), [("source-validation", 2), ("last", 4)])
+def test_a_run_whose_patience_ends_stops_there_and_leaves_the_model_it_keeps(
+    selection: str, kept: int, tmp_path: Path, validated: Callable[..., None]
+) -> None:
+    run = prepared(tmp_path, "erm", steps=9, validations=9, patience=2, selection=selection)
+    validated(run, 0.5, 0.9, 0.2, 0.3)
+    assert [shown.step for shown in train_alone(run)] == [0, 1, 2, 3, 4]
+    assert [record["step"] for record in run.directory.read_log()] == [1, 2, 3, 4]
+    assert checkpoint.steps(run.directory.checkpoints) == [4]
+
+    same = prepared(tmp_path / "same", "erm", steps=9, validations=9)
+    validated(same, *[0.5] * 4)
+    with pytest.raises(Stopped):
+        train_alone(same, stop=stopping_after(kept))
+    assert_alike(run.algorithm.state_dict(), same.algorithm.state_dict(), 0.0)
+
+    again = prepared(tmp_path, "erm", steps=9, validations=9, patience=2, selection=selection)
+    assert [shown.step for shown in train_alone(again)] == [4]
+    assert_alike(again.algorithm.state_dict(), run.algorithm.state_dict(), 0.0)
+
+
+def test_of_a_stack_one_run_stops_early_and_the_other_goes_on(
+    tmp_path: Path, validated: Callable[..., None]
+) -> None:
+    settings: dict[str, Any] = {"steps": 6, "validations": 6, "patience": 2, "learning_rate": 1e-4}
+    accuracies = (0.9, 0.8, 0.7), (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+    alone, stacked = (
+        [prepared(tmp_path / place / str(seed), "metavib", seed=seed, **settings) for seed in (1, 2)]
+        for place in ("alone", "stacked")
+    )
+    for runs in (alone, stacked):
+        for run, own in zip(runs, accuracies, strict=True):
+            validated(run, *own)
+    for run in alone:
+        train_alone(run)
+    shown = list(train(stacked, tmp_path / "stack"))
+    assert shown[-1].step == 6
+    assert [len(run.directory.read_log()) for run in stacked] == [3, 6]
+    for mine, own in zip(stacked, alone, strict=True):
+        assert_same_log(mine, own)
+        assert_alike(mine.algorithm.state_dict(), own.algorithm.state_dict(), 1e-4)
+        saved, expected = newest(mine), newest(own)
+        assert saved.values == expected.values
+        assert_alike(saved.tensors, expected.tensors, 1e-4)
+
+
+# --- stacks -----------------------------------------------------------------------------------------------
+
+
+def stopping_after(steps: int) -> Callable[[], bool]:
+    """Asks to stop after so many steps."""
+    left = iter(range(steps - 1))
+    return lambda: next(left, None) is None
+
+
+def assert_alike(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor], tolerance: float) -> None:
+    assert first.keys() == second.keys()
+    for name, values in first.items():
+        torch.testing.assert_close(values, second[name], rtol=0, atol=tolerance, msg=name)
+
+
+def assert_same_log(run: Run, other: Run) -> None:
+    mine, others = run.directory.read_log(), other.directory.read_log()
+    assert [list(record) for record in mine] == [list(record) for record in others]
+    assert mine == [pytest.approx(record, rel=1e-4, abs=1e-4) for record in others]
+
+
+def newest(run: Run) -> checkpoint.Checkpoint:
+    saved, complaints = checkpoint.newest(run.directory.checkpoints, run.experiment.identity())
+    assert saved is not None
+    assert complaints == []
+    return saved
+
+
+def pair(folder: Path, algorithm: str = "metavib", **changes: Any) -> list[Run]:
+    """Two runs that share nothing but what a stack must share."""
+    common: dict[str, Any] = {"steps": 6, "validations": 3, "smallest_crop": 0.7} | changes
+    first = {"learning_rate": 1e-4, "schedule": "constant", "clip_norm": 0.0}
+    second: dict[str, Any] = {"learning_rate": 2e-4, "warmup": 2, "backbone_rate": 0.5}
+    if algorithm in ("vib", "metavib"):
+        second |= {"beta": 0.5}
+    return [
+        prepared(folder / "first", algorithm, **first, **common),
+        prepared(folder / "second", algorithm, target="bright", seed=2, **second, **common),
+    ]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_stack_leaves_in_every_directory_what_its_run_leaves_alone(algorithm: str, tmp_path: Path) -> None:
+    alone, stacked = pair(tmp_path / "alone", algorithm), pair(tmp_path / "stacked", algorithm)
+    for run in alone:
+        train_alone(run)
+    list(train(stacked, tmp_path / "stack"))
+    for mine, own in zip(stacked, alone, strict=True):
+        assert files_in(mine.directory.path).keys() == files_in(own.directory.path).keys()
+        assert_same_log(mine, own)
+        saved, expected = newest(mine), newest(own)
+        assert (saved.step, saved.values) == (6, expected.values)
+        assert_alike(saved.tensors, expected.tensors, 1e-4)
+        assert_alike(mine.algorithm.state_dict(), own.algorithm.state_dict(), 1e-4)
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(paths)}
+
+
+def test_the_progress_of_a_stack_shows_the_means_of_its_runs(tmp_path: Path) -> None:
+    runs = pair(tmp_path, steps=2, validations=1)
+    shown = list(train(runs, tmp_path / "stack"))
+    first, second = (run.directory.read_log() for run in runs)
+    for progress, one, other in zip(shown[1:], first, second, strict=True):
+        assert progress.terms.keys() == {"classification", "bottleneck"}
+        for name, value in progress.terms.items():
+            assert value == pytest.approx((one[name] + other[name]) / 2)
+    accuracies = [log[-1]["validation_accuracy"] for log in (first, second)]
+    assert [progress.validation for progress in shown] == [None, None, pytest.approx(np.mean(accuracies))]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_step_is_against_the_gradient_of_the_sum_of_the_terms(count: int, tmp_path: Path) -> None:
+    runs = pair(tmp_path, steps=1, selection="last")[:count]
+    expected = [gradients_of_the_first_step(run) for run in runs]
+    list(train(runs, tmp_path / "stack" if count > 1 else runs[0].directory.checkpoints))
+    for run, gradients in zip(runs, expected, strict=True):
+        limit = run.experiment.training.clip_norm
+        norm = torch.cat([gradient.flatten() for gradient in gradients.values()]).norm()
+        share = min(1.0, limit / norm.item()) if limit else 1.0
+        saved = newest(run).tensors
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(
+                saved[f"exp_avg/{name}"][0], 0.1 * share * gradient, rtol=1e-3, atol=1e-6
+            )
+
+
+def gradients_of_the_first_step(run: Run) -> dict[str, torch.Tensor]:
+    """By the book: the episode and the noise of the run's seed, and one backward pass."""
+    training, seed = run.experiment.training, run.experiment.seed
+    sampler = EpisodeSampler(
+        [run.sources.train],
+        [seed],
+        domains_per_episode=training.domains_per_episode,
+        images_per_domain=training.images_per_domain,
+        class_balanced=training.class_balanced,
+        augmentation=run.experiment.augmentation,
+    )
+    episode = sampler.draw(0)
+    run.algorithm.begin(episode)
+    shapes = run.algorithm.noise_shapes(episode.meta_train.labels.numel(), episode.meta_test.labels.numel())
+    noise = {
+        purpose: normal(fold(torch.tensor(key_of(seed, "noise", purpose)), 0), shape)
+        for purpose, shape in shapes.items()
+    }
+    terms = run.algorithm.losses(episode, noise)
+    parameters = dict(run.algorithm.named_parameters())
+    gradients = torch.autograd.grad(terms["classification"] + terms["bottleneck"], list(parameters.values()))
+    return dict(zip(parameters, gradients, strict=True))
+
+
+def too_high_a_rate(folder: Path) -> Run:
+    return prepared(folder, "metavib", seed=7, steps=6, validations=3, learning_rate=1e30, clip_norm=0.0)
+
+
+def poisoned_parameter(folder: Path) -> Run:
+    run = prepared(folder, "metavib", seed=7, steps=6, validations=3)
+    with torch.no_grad():
+        run.algorithm.infer_latent.output.bias[0] = torch.nan
+    return run
+
+
+@pytest.mark.parametrize(("broken", "step"), [(too_high_a_rate, 1), (poisoned_parameter, 0)])
+def test_a_run_that_breaks_down_is_told_of_and_the_others_of_its_stack_go_on(
+    broken: Callable[[Path], Run], step: int, tmp_path: Path
+) -> None:
+    alone, sound = (
+        prepared(tmp_path / name, "metavib", steps=6, validations=3) for name in ("alone", "sound")
+    )
+    train_alone(alone)
+    failing = broken(tmp_path / "failing")
+    shown = list(train([failing, sound], tmp_path / "stack"))
+    told = [(progress.step, progress.failures) for progress in shown if progress.failures]
+    assert [(at, list(failures)) for at, failures in told] == [(step + 1, [0])]
+    assert told[0][1][0].startswith(f"training broke down at step {step}: classification = ")
+    assert [record["step"] for record in failing.directory.read_log()] == list(range(1, step + 1))
+    assert_same_log(sound, alone)
+    assert_alike(sound.algorithm.state_dict(), alone.algorithm.state_dict(), 1e-4)
+    assert_alike(newest(sound).tensors, newest(alone).tensors, 1e-4)
+    for progress, record in zip(shown[step + 1 :], sound.directory.read_log()[step:], strict=True):
+        assert progress.terms == {name: record[name] for name in progress.terms}  # of the sound one alone
+
+
+def test_a_stack_of_which_no_run_is_left_is_an_error(tmp_path: Path) -> None:
+    runs = [poisoned_parameter(tmp_path / name) for name in ("first", "second")]
+    with pytest.raises(NonFiniteError, match="broke down at step 0"):
+        list(train(runs, tmp_path / "stack"))
+    with pytest.raises(NonFiniteError, match="broke down at step 0"):
+        train_alone(poisoned_parameter(tmp_path / "alone"))
+
+
+def test_a_stack_that_goes_on_tells_again_of_a_run_that_broke_down(tmp_path: Path) -> None:
+    def runs() -> list[Run]:
+        return [
+            prepared(tmp_path / "sound", "metavib", steps=6, validations=3),
+            too_high_a_rate(tmp_path / "failing"),
+        ]
+
+    with pytest.raises(Stopped):
+        list(train(runs(), tmp_path / "stack", stop=stopping_after(4)))
+    first, *later = train(runs(), tmp_path / "stack")
+    assert first.step == 4
+    assert list(first.failures) == [1]
+    assert first.failures[1].startswith("training broke down at step 1: ")
+    assert [progress.failures for progress in later] == [{}, {}]
+
+
+def stopped_and_resumed(runs: Callable[[], Sequence[Run]], folder: Path, *stops: int) -> Sequence[Run]:
+    for steps in stops:
+        with pytest.raises(Stopped):
+            list(train(runs(), folder, stop=stopping_after(steps)))
+    last = runs()
+    list(train(last, folder))
+    return last
+
+
+@pytest.mark.parametrize("algorithm", ["erm", "metavib"])
+@pytest.mark.parametrize("stops", [(1,), (2, 3)])
+def test_a_stack_that_was_stopped_and_resumed_equals_one_that_was_not(
+    algorithm: str, stops: tuple[int, ...], tmp_path: Path
+) -> None:
+    whole = pair(tmp_path / "whole", algorithm)
+    list(train(whole, tmp_path / "whole" / "stack"))
+    folder = tmp_path / "parts"
+    parts = stopped_and_resumed(lambda: pair(folder, algorithm), folder / "stack", *stops)
+    for mine, other in zip(parts, whole, strict=True):
+        assert files_in(mine.directory.path) == files_in(other.directory.path)
+        assert_alike(mine.algorithm.state_dict(), other.algorithm.state_dict(), 0.0)
+    left, expected = (
+        load_file(path / "stack" / "00000006.safetensors") for path in (folder, tmp_path / "whole")
+    )
+    assert_alike(left, expected, 0.0)
+
+
+def test_a_run_that_stopped_early_stays_so_when_its_stack_is_resumed(
+    tmp_path: Path, validated: Callable[..., None]
+) -> None:
+    def runs(place: str, stopped: bool) -> list[Run]:
+        made = pair(tmp_path / place, "erm", validations=6, patience=1)
+        validated(made[0], *([] if stopped else [0.9, 0.8]))
+        validated(made[1], *([0.4, 0.5, 0.6] if stopped else [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]))
+        return made
+
+    whole = runs("whole", False)
+    list(train(whole, tmp_path / "whole" / "stack"))
+    with pytest.raises(Stopped):
+        list(train(runs("parts", False), tmp_path / "parts" / "stack", stop=stopping_after(3)))
+    parts = runs("parts", True)
+    list(train(parts, tmp_path / "parts" / "stack"))
+    assert [len(run.directory.read_log()) for run in parts] == [2, 6]
+    for mine, other in zip(parts, whole, strict=True):
+        assert files_in(mine.directory.path) == files_in(other.directory.path)
+        assert_alike(mine.algorithm.state_dict(), other.algorithm.state_dict(), 0.0)
+
+
+def test_a_run_that_is_taken_out_of_its_stack_goes_on_alone(tmp_path: Path) -> None:
+    alone = pair(tmp_path / "alone")[1]
+    train_alone(alone)
+    runs = pair(tmp_path / "stacked")
+    identities = [run.experiment.identity() for run in runs]
+    assert slice_checkpoint(tmp_path / "stack", identities, 1) is None
+    with pytest.raises(Stopped):
+        list(train(runs, tmp_path / "stack", stop=stopping_after(3)))
+    own = slice_checkpoint(tmp_path / "stack", identities, 1)
+    assert own is not None
+    run = pair(tmp_path / "stacked")[1]
+    checkpoint.save(run.directory.checkpoints, own, identities[1])
+    assert [shown.step for shown in train_alone(run)] == [3, 4, 5, 6]
+    assert_same_log(run, alone)
+    assert_alike(run.algorithm.state_dict(), alone.algorithm.state_dict(), 1e-4)

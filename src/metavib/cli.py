@@ -24,6 +24,7 @@ COMMANDS = {
     "train": "train on some domains and measure on one that is held out; resumes an unfinished run",
     "evaluate": "measure a trained model on a domain",
     "predict": "classify images, with probability and uncertainty",
+    "bench": "measure how fast training, prediction and data are on this machine",
     "describe": "explain an algorithm, dataset, backbone, preset, run or model",
 }
 
@@ -139,7 +140,39 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
     )
     _add_data(data)
 
-    train = commands["train"]
+    _add_training(commands["train"])
+
+    evaluate = commands["evaluate"]
+    evaluate.add_argument("run", metavar="RUN", help="a finished run directory")
+    evaluate.add_argument("--domain", help="the domain to measure on (the run's held-out one)")
+    evaluate.add_argument("--repeats", type=int, help="predictions with fresh draws (20)")
+    evaluate.add_argument(
+        "--skip-bad", action="store_true", help="measure without the files that cannot be read"
+    )
+    evaluate.add_argument("--data", help="where the datasets lie, if not in METAVIB_DATA")
+    _add_device(evaluate)
+
+    predict = commands["predict"]
+    predict.add_argument("model", metavar="MODEL", help="a model or run directory")
+    predict.add_argument("files", metavar="FILE", nargs="+", help="images, or folders of images")
+    predict.add_argument("--csv", action="store_true", help="put CSV on stdout")
+    predict.add_argument("--seed", type=int, default=0, help="of the draws (%(default)s)")
+    _add_device(predict)
+
+    bench = commands["bench"]
+    bench.add_argument("--quick", action="store_true", help="without the loop that decodes files")
+    bench.add_argument("--rounds", type=int, default=7, help="measurements on a CPU (%(default)s)")
+    bench.add_argument("--widest", type=int, help="the most runs to stack (64 on a GPU, 4 on a CPU)")
+    _add_device(bench)
+
+    describe = commands["describe"]
+    describe.add_argument(
+        "name", metavar="NAME", nargs="?", help="what to explain; everything there is, without it"
+    )
+    return parser, commands
+
+
+def _add_training(train: argparse.ArgumentParser) -> None:
     train.add_argument(
         "dataset", metavar="DATASET", nargs="?", help="rotated-digits, rotated-mnist, pacs, vlcs, or a path"
     )
@@ -166,29 +199,6 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
     train.add_argument("--no-batch", action="store_true", help="train the runs of a grid one after another")
     _add_data(train)
     _add_device(train)
-
-    evaluate = commands["evaluate"]
-    evaluate.add_argument("run", metavar="RUN", help="a finished run directory")
-    evaluate.add_argument("--domain", help="the domain to measure on (the run's held-out one)")
-    evaluate.add_argument("--repeats", type=int, help="predictions with fresh draws (20)")
-    evaluate.add_argument(
-        "--skip-bad", action="store_true", help="measure without the files that cannot be read"
-    )
-    evaluate.add_argument("--data", help="where the datasets lie, if not in METAVIB_DATA")
-    _add_device(evaluate)
-
-    predict = commands["predict"]
-    predict.add_argument("model", metavar="MODEL", help="a model or run directory")
-    predict.add_argument("files", metavar="FILE", nargs="+", help="images, or folders of images")
-    predict.add_argument("--csv", action="store_true", help="put CSV on stdout")
-    predict.add_argument("--seed", type=int, default=0, help="of the draws (%(default)s)")
-    _add_device(predict)
-
-    describe = commands["describe"]
-    describe.add_argument(
-        "name", metavar="NAME", nargs="?", help="what to explain; everything there is, without it"
-    )
-    return parser, commands
 
 
 def _add_data(parser: argparse.ArgumentParser) -> None:

@@ -148,6 +148,14 @@ def test_runs_stacked_by_vmap_equal_runs_one_by_one(name: str) -> None:
             torch.testing.assert_close(gradients[key][run], parameter.grad, rtol=1e-8, atol=1e-8)
 
 
+def test_settings_that_may_differ_between_stacked_runs_are_buffers_and_not_saved(name: str) -> None:
+    algorithm = built(name, beta=0.5)
+    for setting in ALGORITHMS[name].STACKABLE:
+        assert dict(algorithm.named_buffers())[setting] == 0.5
+        assert setting not in algorithm.state_dict()
+    assert set(ALGORITHMS[name].STACKABLE) == {"beta"} & set(names_of(ALGORITHMS[name].Config))
+
+
 class Recorder(Mapping[str, Tensor]):
     """Noise that remembers which of it was taken."""
 

@@ -280,16 +280,25 @@ def test_absorb_keeps_the_class_means_of_all_batches_however_they_are_cut() -> N
             torch.testing.assert_close(algorithm.class_features[label], expected, rtol=0, atol=1e-12)
 
 
-def test_begin_makes_features_of_size_one_whatever_the_backbone_gives() -> None:
-    algorithm, episode = built(), episode_of()
+@pytest.mark.parametrize("size", [1.0, 0.25])
+def test_begin_makes_features_of_the_chosen_size_whatever_the_backbone_gives(size: float) -> None:
+    algorithm, episode = built(feature_size=size), episode_of()
     algorithm.begin(episode)
-    assert algorithm.features(episode.meta_train.flat_images()).square().mean().item() == pytest.approx(1)
+    found = algorithm.features(episode.meta_train.flat_images()).square().mean().sqrt().item()
+    assert found == pytest.approx(size)
     expected = losses_of(algorithm, episode)
     extract = Tiny.extract
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Tiny, "extract", lambda *arguments: 20 * extract(*arguments))
         algorithm.begin(episode)
         assert_equal_losses(losses_of(algorithm, episode), expected)
+
+
+def test_features_of_size_zero_are_taken_as_they_are() -> None:
+    algorithm, episode = built(feature_size=0.0), episode_of()
+    algorithm.begin(episode)
+    images = episode.meta_train.flat_images()
+    assert torch.equal(algorithm.features(images), algorithm.backbone(images))
 
 
 def test_begin_survives_a_backbone_that_gives_nothing() -> None:
@@ -329,13 +338,21 @@ def test_golden_losses_of_three_training_steps(name: str) -> None:
         Samples(images[:1], labels[:1], torch.tensor([0])),
     )
     algorithm.begin(episode)
-    optimizer = Optimizer(algorithm, Training(steps=3, learning_rate=1e-4))
+    parameters = dict(algorithm.named_parameters())
+    stacked = {key: parameter.detach().unsqueeze(0) for key, parameter in parameters.items()}
+    optimizer = Optimizer(stacked, [], [Training(steps=3, learning_rate=1e-4)])
     losses: dict[str, list[float]] = {}
     for step in range(3):
         shapes = algorithm.noise_shapes(16, 8).items()
         noise = {purpose: normal(key_of(0, purpose, step), shape) for purpose, shape in shapes}
         terms = algorithm(episode, noise)
-        optimizer.step(step, terms)
+        values = torch.stack(list(terms.values()))
+        gradients = torch.autograd.grad(values.sum(), list(parameters.values()))
+        optimizer.step(
+            torch.tensor(step),
+            values.detach().unsqueeze(0),
+            {key: gradient.unsqueeze(0) for key, gradient in zip(parameters, gradients, strict=True)},
+        )
         for term, value in terms.items():
             losses.setdefault(term, []).append(value.item())
     assert losses == {term: pytest.approx(values, abs=1e-4) for term, values in GOLDEN[name].items()}

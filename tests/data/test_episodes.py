@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
+from metavib.data import storage
 from metavib.data.episodes import Episode, EpisodeSampler, Samples, Source
 from metavib.data.storage import ImageStore
 from metavib.data.transforms import Augmentation, Preprocessing
@@ -151,6 +152,59 @@ def test_a_draw_depends_on_seed_and_step_alone() -> None:
     assert [as_lists(again.draw(step)) for step in reversed(range(5))] == drawn[::-1]
     assert len({str(episode) for episode in drawn}) == 5
     assert as_lists(other.draw(0)) != drawn[0]
+
+
+@pytest.fixture(params=[True, False])
+def sources(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[Source]:
+    """Of three runs that hold out one of four domains each: on the device, or read from their arrays."""
+    monkeypatch.setattr(storage, "free_memory", lambda device: 10**9 if request.param else 0)
+    random = np.random.default_rng(0)
+    parts = [random.integers(0, 256, (12, 3, 4, 4), dtype=np.uint8) for _ in range(4)]
+    kept = []
+    for run in range(3):
+        own = [part for place, part in enumerate(parts) if place != run]
+        # Of differing numbers of training images: a later run's tables begin where the earlier ones' end.
+        rows = [list(range(start, start + 12 - run)) for start in (0, 12, 24)]
+        store = ImageStore(own, torch.device("cpu"))
+        kept.append(Source(store, Preprocessing(4, 3, (0.5,), (0.5,)), rows, [0, 0, 1, 2] * 9, 3))
+    return kept
+
+
+@pytest.mark.parametrize("augmentation", [Augmentation(), Augmentation(smallest_crop=0.5, flip=0.5)])
+@pytest.mark.parametrize("balanced", [True, False])
+def test_a_stacked_run_gets_the_very_episodes_that_it_gets_alone(
+    sources: list[Source], balanced: bool, augmentation: Augmentation
+) -> None:
+    seeds = [3, 1, 3]
+    stacked = EpisodeSampler(
+        sources,
+        seeds,
+        domains_per_episode=3,
+        images_per_domain=6,
+        class_balanced=balanced,
+        augmentation=augmentation,
+    )
+    for step in (0, 1, 7):
+        together = stacked.episode(stacked.drawn(torch.tensor(step)), torch.tensor(step))
+        for run, (source, seed) in enumerate(zip(sources, seeds, strict=True)):
+            alone = sampler(source, balanced=balanced, seed=seed, augmentation=augmentation).draw(step)
+            for samples, own in zip(together, alone, strict=True):
+                assert all(torch.equal(values[run], mine) for values, mine in zip(samples, own, strict=True))
+
+
+def test_stacked_runs_store_the_images_that_they_share_once(sources: list[Source]) -> None:
+    stacked = EpisodeSampler(
+        sources,
+        [0, 1, 2],
+        domains_per_episode=3,
+        images_per_domain=6,
+        class_balanced=False,
+        augmentation=Augmentation(),
+    )
+    assert [len(source.store) for source in sources] == [36, 36, 36]
+    assert len(stacked.store) == 48
+    assert len(sampler(sources[0]).store) == 36
+    assert sampler(sources[0]).store is sources[0].store
 
 
 def test_augmentation_changes_the_pixels_and_not_the_choice() -> None:

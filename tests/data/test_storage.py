@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from metavib.data import storage
-from metavib.data.storage import ImageStore, free_memory
+from metavib.data.storage import ImageStore, free_memory, joined
 from metavib.data.transforms import Preprocessing
 
 CPU = torch.device("cpu")
@@ -63,6 +63,40 @@ def test_batches_come_in_order_and_preprocessed(parts: list[np.ndarray], residen
     torch.testing.assert_close(
         torch.cat([batch.images for batch in batches]), (store.gather(rows) / 255 - 0.5) / 0.25
     )
+
+
+def test_images_go_to_the_device_when_they_are_first_needed(parts: list[np.ndarray]) -> None:
+    writable = [part.copy() for part in parts]
+    store = ImageStore(writable, CPU, resident=True)
+    writable[0][:] = 7
+    assert torch.equal(
+        store.gather(torch.tensor([0, 4])), torch.from_numpy(np.stack([writable[0][0], parts[1][1]]))
+    )
+    assert store.tensor is store.tensor
+
+
+def test_images_are_read_into_memory_that_is_there(parts: list[np.ndarray]) -> None:
+    store, rows = ImageStore(parts, CPU, resident=False), torch.tensor([7, 0, 4])
+    place = torch.zeros(3, 1, 2, 2, dtype=torch.uint8)
+    assert store.gather_on_host(rows, place) is place
+    assert torch.equal(place, store.gather(rows))
+
+
+def test_joined_stores_hold_each_image_once_and_say_where_everyones_are(parts: list[np.ndarray]) -> None:
+    first, second, third = parts
+    stores = [ImageStore(own, CPU) for own in ([first, second], [third, first], [second])]
+    together, places = joined(stores)
+    assert len(together) == 8
+    assert [part is own for part, own in zip(together.parts, parts, strict=True)] == [True] * 3
+    for store, place in zip(stores, places, strict=True):
+        own = store.gather(torch.arange(len(store)))
+        assert torch.equal(together.gather(torch.from_numpy(place)), own)
+
+
+def test_images_that_are_equal_but_not_the_same_array_are_both_kept(parts: list[np.ndarray]) -> None:
+    together, places = joined([ImageStore([parts[0]], CPU), ImageStore([parts[0].copy()], CPU)])
+    assert len(together) == 6
+    assert [place.tolist() for place in places] == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_a_resident_store_is_a_copy(parts: list[np.ndarray]) -> None:

@@ -2,14 +2,18 @@ from __future__ import annotations
 
 from copy import deepcopy
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 from torchvision import models
 
+from metavib.algorithms.erm import ERM
 from metavib.errors import UserError
+from metavib.model import build_algorithm
 from metavib.networks.backbone import Backbone, drop
 from metavib.networks.backbones import (
     BACKBONES,
@@ -82,10 +86,20 @@ def test_no_layer_keeps_a_state_or_draws(name: str) -> None:
 def test_sizes_of_the_digit_table() -> None:
     backbone = built("digits")
     assert isinstance(backbone, DigitNetwork)
-    shapes = output_shapes(backbone.convolutions, inputs(backbone)[0])
+    layers = nn.Sequential(
+        backbone.convolution_1,
+        nn.ReLU(),
+        nn.MaxPool2d(3, stride=2, padding=1),
+        backbone.convolution_2,
+        nn.ReLU(),
+        nn.MaxPool2d(3, stride=2, padding=1),
+    )
+    images, _ = inputs(backbone)
+    shapes = output_shapes(layers, images)
     assert shapes[0] == (32, 28, 28)
     assert shapes[2] == (32, 14, 14)
     assert shapes[5] == (32, 7, 7)
+    torch.testing.assert_close(backbone(images), backbone.connected(layers(images).flatten(1)).relu())
 
 
 def test_sizes_of_the_image_table() -> None:
@@ -173,7 +187,7 @@ def test_gradient_of_the_digit_network_in_float64() -> None:
     probe = torch.randn(256, dtype=torch.float64)
 
     def objective(kernel: Tensor) -> Tensor:
-        return functional_call(backbone, {"convolutions.0.weight": kernel}, (images,)) @ probe
+        return functional_call(backbone, {"convolution_1.weight": kernel}, (images,)) @ probe
 
     assert backbone(images).dtype == torch.float64
     assert torch.autograd.gradcheck(objective, (weight,), fast_mode=True)
@@ -308,6 +322,56 @@ def test_seed_decides_the_initialisation() -> None:
 
     assert torch.equal(first_weight(0), first_weight(0))
     assert not torch.equal(first_weight(0), first_weight(1))
+
+
+def test_the_digit_network_drawn_as_torch_does_has_the_weights_of_torchs_own_layers() -> None:
+    backbone = DigitNetwork()
+    torch.manual_seed(0)
+    backbone.initialise_as_torch_does()
+    torch.manual_seed(0)
+    layers = nn.ModuleDict(
+        {
+            "convolution_1": nn.Conv2d(1, 32, 3),
+            "convolution_2": nn.Conv2d(32, 32, 3),
+            "connected": nn.Linear(7 * 7 * 32, 256),
+        }
+    )
+    drawn, expected = backbone.state_dict(), layers.state_dict()
+    assert drawn.keys() == expected.keys()
+    assert all(torch.equal(drawn[key], expected[key]) for key in expected)
+
+
+@pytest.mark.parametrize("name", ["digits", "digits-domainbed", "squeezenet", "resnet18"])
+def test_drawing_as_torch_does_draws_every_layer_and_leaves_the_normalisation(name: str) -> None:
+    backbone = deepcopy(built(name))
+    before = {key: value.clone() for key, value in backbone.state_dict().items()}
+    backbone.initialise_as_torch_does()
+    normalisers = {key for key, module in backbone.named_modules() if isinstance(module, nn.GroupNorm)}
+    for key, value in backbone.state_dict().items():
+        assert torch.equal(value, before[key]) == (key.rpartition(".")[0] in normalisers), key
+
+
+@pytest.mark.parametrize("initialisation", ["network", "torch"])
+def test_the_first_weights_of_a_run_are_those_it_asks_for(initialisation: str) -> None:
+    algorithm = build_algorithm("erm", ERM.Config(), "digits", "none", 3, 0, initialisation)
+    again = build_algorithm("erm", ERM.Config(), "digits", "none", 3, 0, initialisation)
+    assert all(torch.equal(*pair) for pair in zip(algorithm.parameters(), again.parameters(), strict=True))
+    # He's biases are zero, and torch's are not.
+    assert bool(algorithm.backbone.connected.bias.any()) == (initialisation == "torch")
+
+
+def test_given_weights_are_not_drawn_again(tmp_path: Path) -> None:
+    given = built("digits", seed=3)
+    save_file(given.state_dict(), tmp_path / "digits.safetensors")
+    algorithm = build_algorithm(
+        "erm", ERM.Config(), "digits", str(tmp_path / "digits.safetensors"), 3, 0, "torch"
+    )
+    for key, value in algorithm.backbone.state_dict().items():
+        assert torch.equal(value, given.state_dict()[key])
+
+
+def test_only_the_digit_network_is_too_small_for_a_gpu() -> None:
+    assert [name for name, kind in BACKBONES.items() if kind.small] == ["digits"]
 
 
 def test_unknown_name_lists_the_known_ones() -> None:

@@ -40,10 +40,10 @@ from metavib.data.episodes import Episode
 from metavib.data.storage import Batch
 from metavib.functional.gaussian import Gaussian, kl_divergence, standard_normal_like
 from metavib.functional.predictive import (
-    ClassMeans,
     Predictive,
     class_logits,
     class_means,
+    log_softmax_of_classes,
     masked_mean,
 )
 from metavib.networks.backbone import Backbone
@@ -86,9 +86,12 @@ class ProbabilisticClassifier(Algorithm):
 
     @abstractmethod
     def bottleneck(
-        self, latent: Gaussian, pooled: ClassMeans, labels: Int[Tensor, "samples"]
+        self, latent: Gaussian, of_means: Gaussian, labels: Int[Tensor, "samples"]
     ) -> Float[Tensor, "samples"] | None:
-        """The weighted bottleneck term of each meta-test sample; None where the method has none."""
+        """The weighted bottleneck term of each meta-test sample; None where the method has none.
+
+        `of_means` are the codes that the class means h_c have themselves.
+        """
 
     def losses(self, episode: Episode, noise: Noise) -> dict[str, Float[Tensor, ""]]:
         """Likelihood of the meta-test labels under classifiers inferred from meta-train, and the bottleneck."""
@@ -99,16 +102,18 @@ class ProbabilisticClassifier(Algorithm):
         labels = test.flat_labels()
 
         pooled = class_means(train_features, train.flat_labels(), self.classes)
-        latent = self.infer_latent(test_features)
+        # One pass for samples and class means: their number is small against the size of the weights.
+        codes = self.infer_latent(torch.cat([test_features, pooled.features]))
+        latent, of_means = codes.split(len(labels))
         classifiers = self.infer_classifier(pooled.features).sample(noise["classifier"])
         logits = class_logits(classifiers, latent.sample(noise["latent"]), pooled.present)
-        log_probabilities = torch.log_softmax(logits, dim=-1)
+        log_probabilities = log_softmax_of_classes(logits)
         of_label = labels.view(1, 1, -1, 1).expand(*logits.shape[:2], -1, 1)
         log_likelihood = log_probabilities.gather(-1, of_label).mean(dim=(0, 1)).squeeze(-1)
 
         answerable = pooled.present[labels]
         terms = {"classification": masked_mean(-log_likelihood, answerable)}
-        bottleneck = self.bottleneck(latent, pooled, labels)
+        bottleneck = self.bottleneck(latent, of_means, labels)
         if bottleneck is not None:
             terms["bottleneck"] = masked_mean(bottleneck, answerable)
         return terms
@@ -154,7 +159,7 @@ class ProbabilisticClassifier(Algorithm):
         else:
             classifiers, latents = classifier.sample(noise["classifier"]), latent.sample(noise["latent"])
         everything = torch.ones(self.classes, dtype=torch.bool, device=embedded.device)
-        return Predictive(torch.log_softmax(class_logits(classifiers, latents, everything), dim=-1))
+        return Predictive(log_softmax_of_classes(class_logits(classifiers, latents, everything)))
 
     def prediction_noise_shapes(self, batch: int) -> Shapes:
         config = self.config
@@ -172,7 +177,7 @@ class Baseline(ProbabilisticClassifier):
     class Config(ProbabilisticClassifier.Config):
         """No settings beyond the shared ones."""
 
-    def bottleneck(self, latent: Gaussian, pooled: ClassMeans, labels: Int[Tensor, "samples"]) -> None:
+    def bottleneck(self, latent: Gaussian, of_means: Gaussian, labels: Int[Tensor, "samples"]) -> None:
         return None
 
 
@@ -195,7 +200,7 @@ class VIB(ProbabilisticClassifier):
         self.register_buffer("beta", torch.tensor(config.beta), persistent=False)
 
     def bottleneck(
-        self, latent: Gaussian, pooled: ClassMeans, labels: Int[Tensor, "samples"]
+        self, latent: Gaussian, of_means: Gaussian, labels: Int[Tensor, "samples"]
     ) -> Float[Tensor, "samples"]:
         return self.beta * kl_divergence(latent, standard_normal_like(latent))
 
@@ -224,8 +229,8 @@ class MetaVIB(ProbabilisticClassifier):
         self.register_buffer("beta", torch.tensor(config.beta), persistent=False)  # as in VIB
 
     def bottleneck(
-        self, latent: Gaussian, pooled: ClassMeans, labels: Int[Tensor, "samples"]
+        self, latent: Gaussian, of_means: Gaussian, labels: Int[Tensor, "samples"]
     ) -> Float[Tensor, "samples"]:
-        prior = self.infer_latent(pooled.features).select(labels)
+        prior = of_means.select(labels)
         divergence = kl_divergence(prior, latent) if self.reversed else kl_divergence(latent, prior)
         return self.beta * divergence

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from metavib.data.storage import Batch, ImageStore, joined
-from metavib.data.transforms import DRAWS_PER_IMAGE, Augmentation, Preprocessing, augment
+from metavib.data.transforms import DRAWS_PER_IMAGE, Augmentation, Preprocessing, prepare
 from metavib.randomness import fold, key_of, uniform
 from metavib.shapes import Float, Int, UInt8
 
@@ -77,9 +77,10 @@ class Source:
 
 
 class Drawn(NamedTuple):
-    """The images of an episode as they lie in the store, for each of the stacked runs; meta-test comes first."""
+    """The images of an episode as they are stored, for each of the stacked runs; meta-test comes first."""
 
-    pixels: UInt8[Tensor, "images channels height width"]  # of all runs, domains and samples
+    pixels: UInt8[Tensor, "stored channels height width"]  # the whole store, or what was read from its files
+    rows: Int[Tensor, "images"]  # which of them, of all runs, domains and samples
     labels: Int[Tensor, "runs domains samples"]
     domains: Int[Tensor, "runs domains"]
 
@@ -134,20 +135,19 @@ class EpisodeSampler:
         """The images of a step; from memory maps they are read into `into` where it is given."""
         position, domains = self._positions(step)
         rows = self.rows[position.flatten()]
-        pixels = self.store.gather(rows) if self.store.resident else self.store.gather_on_host(rows, into)
-        return Drawn(pixels, self.labels[position], domains)
+        if self.store.resident:
+            return Drawn(self.store.tensor, rows, self.labels[position], domains)
+        pixels = self.store.gather_on_host(rows, into)
+        return Drawn(pixels, torch.arange(len(rows)), self.labels[position], domains)
 
     def episode(self, drawn: Drawn, step: int | Int[Tensor, ""]) -> Episode:
         """The episodes of all runs, along a leading axis: augmented on the device, as the network wants them."""
         drawn = Drawn(*(values.to(self.device) for values in drawn))
+        draws = None
         if self.augmentation.active:
             key = fold(self.augmentation_keys, step)
             draws = uniform(key, (drawn.labels[0].numel(), DRAWS_PER_IMAGE)).flatten(0, 1)
-            images = self.preprocessing.normalised(
-                augment(drawn.pixels.to(torch.float32) / 255.0, self.augmentation, draws)
-            )
-        else:
-            images = self.preprocessing(drawn.pixels)
+        images = prepare(drawn.pixels, drawn.rows, self.preprocessing, self.augmentation, draws)
         images = images.unflatten(0, drawn.labels.shape)
         labels, domains = drawn.labels, drawn.domains
         return Episode(

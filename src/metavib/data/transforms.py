@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from metavib import kernels
 from metavib.settings import Settings, setting
-from metavib.shapes import Float, UInt8
+from metavib.shapes import Float, Int, UInt8
 
 
 class Preprocessing(NamedTuple):
@@ -79,6 +80,39 @@ def augment(
     return images
 
 
+def prepare(
+    stored: UInt8[Tensor, "stored channels height width"],
+    rows: Int[Tensor, "batch"],
+    preprocessing: Preprocessing,
+    settings: Augmentation,
+    draws: Float[Tensor, "batch draws"] | None,
+) -> Float[Tensor, "batch channels height width"]:
+    """The stored images at these rows, augmented by their draws where there are any, as the network wants them."""
+    if kernels.serve(stored.device):
+        from metavib.kernels import images as kernel
+
+        return kernel.prepare(
+            stored,
+            rows,
+            draws,
+            _by_channel(preprocessing.mean, stored.device),
+            _by_channel(preprocessing.std, stored.device),
+            smallest_crop=settings.smallest_crop,
+            flip=settings.flip,
+            widest=_widest(settings),
+            colour=settings.colour,
+            grey=settings.grey,
+        )
+    if draws is None:
+        return preprocessing(stored[rows])
+    return preprocessing.normalised(augment(stored[rows].to(torch.float32) / 255.0, settings, draws))
+
+
+def _widest(settings: Augmentation) -> float:
+    """The logarithm of the widest aspect of a crop, 4:3."""
+    return math.log(4 / 3) if settings.smallest_crop < 1 else 0.0
+
+
 def _crop_and_flip(
     images: Tensor,
     settings: Augmentation,
@@ -90,8 +124,7 @@ def _crop_and_flip(
 ) -> Tensor:
     """A random part of the image, its area and its aspect (3:4 to 4:3) drawn, stretched to the whole."""
     share = settings.smallest_crop + (1.0 - settings.smallest_crop) * area
-    widest = math.log(4 / 3) if settings.smallest_crop < 1 else 0.0
-    aspect = torch.exp((2.0 * shape - 1.0) * widest)
+    aspect = torch.exp((2.0 * shape - 1.0) * _widest(settings))
     width = torch.sqrt(share * aspect).clamp(max=1.0)
     height = torch.sqrt(share / aspect).clamp(max=1.0)
     # affine_grid's coordinates run from -1 to 1: the part's centre lies within what its size leaves free.

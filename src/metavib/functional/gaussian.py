@@ -18,7 +18,14 @@ class Gaussian(NamedTuple):
 
     def sample(self, noise: Float[Tensor, ...]) -> Float[Tensor, ...]:
         """mean + sigma * noise: a draw where the noise is standard normal (Kingma and Welling 2014)."""
-        return self.mean + torch.exp(0.5 * self.log_variance) * noise
+        return torch.addcmul(self.mean, torch.exp(0.5 * self.log_variance), noise)
+
+    def split(self, count: int) -> tuple[Gaussian, Gaussian]:
+        """The first so many of a batch, and the rest."""
+        return (
+            Gaussian(self.mean[:count], self.log_variance[:count]),
+            Gaussian(self.mean[count:], self.log_variance[count:]),
+        )
 
     def select(self, index: Tensor) -> Gaussian:
         """The Gaussians at these positions of the first batch dimension."""

@@ -108,7 +108,7 @@ def _forward(images: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -
     """[runs, batch, inputs, side, side] -> [runs, batch, outputs, half, half], lying channels last."""
     from metavib.kernels import convolution
 
-    weight, bias = weight.to(dtype), bias.to(dtype)
+    weight, bias = weight.to(dtype), bias.to(dtype).contiguous()  # one that all runs share is not
     if images.shape[2] == 1:
         pooled, places = convolution.first_layer(images[:, :, 0].to(dtype).contiguous(), weight, bias)
     else:
@@ -124,7 +124,7 @@ def _backward(
     """Gradients of images, weight and bias."""
     from metavib.kernels import convolution
 
-    gradient = _channels_last(gradient.to(dtype))
+    gradient, places = _channels_last(gradient.to(dtype)), places.contiguous()
     if images.shape[2] == 1:
         by_weight, by_bias = convolution.first_layer_backward(
             images[:, :, 0].to(dtype).contiguous(), places, gradient

@@ -69,8 +69,18 @@ def class_logits(
     present: Bool[Tensor, "classes"],
 ) -> Float[Tensor, "classifier_draws latent_draws batch classes"]:
     """psi_c . z for every pair of draws. A class that is not present can not be answered: minus infinity."""
-    logits = torch.einsum("pcd,znd->pznc", classifiers, latents)
-    return logits.masked_fill(~present, -math.inf)
+    (draws, classes, _), (latent_draws, batch, _) = classifiers.shape, latents.shape
+    # One matrix product. Its result has the classes second in memory, which `log_softmax_of_classes` makes use of.
+    logits = classifiers.flatten(0, 1) @ latents.flatten(0, 1).mT
+    logits = logits.view(draws, classes, latent_draws, batch).masked_fill(~present.view(-1, 1, 1), -math.inf)
+    return logits.permute(0, 2, 3, 1)
+
+
+def log_softmax_of_classes(
+    logits: Float[Tensor, "classifier_draws latent_draws batch classes"],
+) -> Float[Tensor, "classifier_draws latent_draws batch classes"]:
+    """log softmax over the classes, without a copy of what `class_logits` gave."""
+    return torch.log_softmax(logits.movedim(-1, 1), dim=1).movedim(1, -1)
 
 
 def masked_mean(values: Float[Tensor, "samples"], counted: Bool[Tensor, "samples"]) -> Float[Tensor, ""]:

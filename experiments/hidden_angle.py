@@ -1,0 +1,153 @@
+"""How the settings of the digit network were chosen, without a look at any target.
+
+The outermost angle is hidden altogether: with 0 degrees hidden, 15 is left out and the model learns from 30 to 75; with
+75 hidden, 60 is left out and it learns from 0 to 45. So each variant must reach beyond the angles it has seen, as it
+must for the real targets 0 and 75, whose images it never meets. All variants of a group train as one program.
+
+    python experiments/hidden_angle.py OUT.json --rounds experiments/hidden_angle_rounds.json
+
+A variant is a set of settings, and of things that are tried here only: `backbone` and `inference` ("torch": first weights
+by torch's own way) and `size` of the first features (a number, or "as they are").
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from metavib.data.catalog import open_dataset
+from metavib.data.dataset import Dataset, DomainImages, Listing
+from metavib.data.prepared import LabelledRows, open_sources, open_target
+from metavib.data.splits import split_domains
+from metavib.evaluate import accuracy_at_mean, embed
+from metavib.experiment import experiment_from
+from metavib.model import preprocessing_of
+from metavib.program import Program, Trainee
+from metavib.runner import Surroundings, prepared_algorithm
+
+TASKS = {"0": "15", "75": "60"}  # the angle that is hidden, the angle that is left out
+
+
+class Hidden(Dataset):
+    """A dataset without one of its domains."""
+
+    def __init__(self, whole: Dataset, hidden: str) -> None:
+        self.whole, self.name, self.channels, self.protocol = whole, whole.name, whole.channels, whole.protocol
+        self.domains = tuple(domain for domain in whole.domains if domain != hidden)
+
+    def listing(self, domain: str) -> Listing:
+        assert domain in self.domains
+        return self.whole.listing(domain)
+
+    def images(self, domain: str, size: int, **options: Any) -> DomainImages:
+        assert domain in self.domains
+        return self.whole.images(domain, size, **options)
+
+
+class Cell(NamedTuple):
+    """One variant on one task with one seed."""
+
+    variant: str
+    left_out: str
+    trainee: Trainee
+    unseen: LabelledRows
+
+
+def cell(
+    name: str, variant: Mapping[str, Any], left_out: str, seed: int, dataset: Dataset, steps: int
+) -> Cell:
+    """Build a run; what is no setting is done to the network by hand."""
+    settings = {"steps": steps, "initialisation": "network", "feature_size": 1.0, "learning_rate": 5e-4, "beta": 0.01}
+    settings |= {key: value for key, value in variant.items() if key not in ("algorithm", "backbone", "inference", "size")}
+    algorithm_name = variant.get("algorithm", "metavib")
+    if algorithm_name == "erm":
+        settings.pop("feature_size")
+    if algorithm_name in ("erm", "baseline"):
+        settings.pop("beta", None)
+    device = torch.device("cuda")
+    values = {"dataset": "rotated-mnist", "target": left_out, "algorithm": algorithm_name, "seed": seed}
+    experiment = experiment_from(values, settings)
+    split = split_domains(dataset, left_out, seed=seed, validation_share=0.1)
+    algorithm: Any = prepared_algorithm(experiment, len(split.classes), Surroundings(device))
+    torch.manual_seed(seed)
+    if variant.get("backbone") == "torch":
+        begin_as_torch_does(algorithm.backbone)
+    if variant.get("inference") == "torch":
+        begin_as_torch_does(algorithm.infer_classifier)
+        begin_as_torch_does(algorithm.infer_latent)
+    if "size" in variant:
+        measured = algorithm.begin
+
+        def begin(episode: Any) -> None:
+            measured(episode)
+            if variant["size"] == "as they are":
+                algorithm.feature_scale.fill_(1.0)
+            else:
+                algorithm.feature_scale.div_(variant["size"])
+
+        algorithm.begin = begin
+    preprocessing = preprocessing_of(algorithm.backbone)
+    sources = open_sources(dataset, split, preprocessing, device, skip_bad=False)
+    unseen, _ = open_target(dataset, split, preprocessing, device, sources.digests, skip_bad=False)
+    return Cell(name, left_out, Trainee(experiment, algorithm, sources), unseen)
+
+
+def begin_as_torch_does(module: nn.Module) -> None:
+    """Draw the weights again by torch's own way."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            layer.reset_parameters()
+
+
+def compare(variants: Mapping[str, Any], seeds: Sequence[int], steps: int) -> dict[str, dict[str, list[float]]]:
+    """Accuracy on the left-out angle after the last step, by variant and angle, one number a seed."""
+    datasets = {
+        (hidden, seed): Hidden(open_dataset("rotated-mnist", data_root=None, protocol="paper", seed=seed), hidden)
+        for hidden in TASKS
+        for seed in seeds
+    }
+    cells = [
+        cell(name, variant, left_out, seed, datasets[hidden, seed], steps)
+        for name, variant in variants.items()
+        for hidden, left_out in TASKS.items()
+        for seed in seeds
+    ]
+    program = Program([one.trainee for one in cells])
+    for _ in range(steps):
+        program.step()
+    found: dict[str, dict[str, list[float]]] = {}
+    for one in cells:
+        algorithm = one.trainee.algorithm
+        algorithm.absorb(one.trainee.sources.train.batches())
+        accuracy = 100 * accuracy_at_mean(algorithm, embed(algorithm, one.unseen.batches()))
+        found.setdefault(one.variant, {}).setdefault(one.left_out, []).append(round(accuracy, 2))
+    return found
+
+
+def main() -> None:
+    """Compare every group of every round, print the means, write the record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--rounds", type=Path, required=True)
+    arguments = parser.parse_args()
+    record = []
+    for one in json.loads(arguments.rounds.read_text()):
+        results: dict[str, Any] = {}
+        for group in one["groups"]:
+            results |= compare(group, one["seeds"], one["steps"])
+        for name, by_angle in results.items():
+            means = {angle: round(statistics.mean(values), 2) for angle, values in by_angle.items()}
+            print(f"{name:28} {means} mean {statistics.mean(means.values()):.2f}", flush=True)
+        record.append(one | {"accuracy": results})
+    arguments.out.write_text(json.dumps({"command": "python " + __doc__.split("python ")[1].split("\n")[0], "rounds": record}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

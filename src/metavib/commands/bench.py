@@ -1,0 +1,76 @@
+"""`metavib bench`: how fast training, prediction and data are here, as ratios measured in one run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+import torch
+
+from metavib import __version__
+from metavib.bench import measurements
+from metavib.device import resolve_device
+from metavib.terminal import say, table
+
+WIDTHS = (1, 2, 4, 8, 16, 24, 32, 64)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, show, and print the record."""
+    device = resolve_device(arguments.device)
+    gpu = device.type == "cuda"
+    torch.backends.cudnn.benchmark = True
+    record: dict[str, Any] = {
+        "metavib": __version__,
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name(device) if gpu else f"CPU, {torch.get_num_threads()} threads",
+    }
+    digits, images, rounds = (256, 64, 5) if gpu else (64, 8, arguments.rounds)
+    say(f"metavib bench on {record['device']}; a few minutes.")
+    record["digits"] = measurements.against_plain_loop(device, digits, rounds=rounds)
+    _show("digits, one step", record["digits"])
+    record["images"] = measurements.images_step(device, images, rounds=rounds, plain=not arguments.quick)
+    _show("SqueezeNet on images, one step", record["images"])
+    record["prediction"] = measurements.prediction(device, 256 if gpu else 64, rounds=rounds)
+    for network in ("digits", "squeezenet"):
+        _show(
+            f"prediction of {record['prediction']['images']} images, {network}", record["prediction"][network]
+        )
+    widest = arguments.widest or (64 if gpu else 4)
+    widths = [width for width in WIDTHS if width <= widest]
+    record["stacked"] = measurements.stacked(device, widths, digits, rounds=rounds)
+    _show_curve(record["stacked"])
+    record["data"] = measurements.data_and_start(280 if arguments.quick else 1400)
+    say("\ndata and start")
+    for name, value in record["data"].items():
+        say(f"  {name.replace('_', ' ')}: {value:.3g}" if isinstance(value, float) else f"  {name}: {value}")
+    if arguments.json:
+        print(json.dumps(record))
+    return 0
+
+
+def _show(title: str, measured: dict[str, Any]) -> None:
+    say(f"\n{title}" + (f", {measured['images']} images" if "images" in measured else ""))
+    say(table(["", "ms"], [[name, f"{value:.2f}"] for name, value in measured["ms"].items()]))
+    for name, value in measured.items():
+        if isinstance(value, float):
+            say(f"  {name.replace('_', ' ')}: {value:.2f}")
+
+
+def _show_curve(measured: dict[str, Any]) -> None:
+    say(f"\nMetaVIB runs as one program, {measured['images']} digits each")
+    say(
+        f"  one run: {measured['one_run_ms']['captured']:.2f} ms, eager {measured['one_run_ms']['eager']:.2f} ms"
+    )
+    rows = [
+        [
+            runs,
+            f"{values['step_ms']:.2f}",
+            f"{values['run_and_step_ms']:.3f}",
+            f"{values['faster_than_eager_one_after_another']:.1f}",
+            f"{values['faster_than_captured_one_after_another']:.1f}",
+        ]
+        for runs, values in measured["by_runs"].items()
+    ]
+    say(table(["runs", "ms a step", "ms a run", "x eager", "x captured"], rows))

@@ -1,0 +1,344 @@
+"""Each kernel against its twin in torch operators: on a GPU where there is one, else in Triton's interpreter."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+from torch.nn import functional
+
+from metavib import kernels
+from metavib.functional.pooled_convolution import pooled_convolution
+from metavib.optimization import Optimizer, Training
+from metavib.randomness import key_of, normal
+
+triton = pytest.importorskip("triton", reason="Triton is not installed: the kernels cannot be tested")
+ON_GPU = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if ON_GPU else "cpu")
+RUNS, IMAGES = 2, 2
+
+
+@pytest.fixture(autouse=True)
+def _kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Import the kernels, without a GPU for the interpreter; it knows no bfloat16, so all is float32."""
+    # Triton reads a kernel's source: it cannot see through the wrapper that checks shapes.
+    finders = [finder for finder in sys.meta_path if not type(finder).__module__.startswith("jaxtyping")]
+    monkeypatch.setattr(sys, "meta_path", finders)
+    if not ON_GPU:
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+        for name, function in list(vars(triton.language).items()):
+            if isinstance(function, triton.JITFunction):  # torchvision has imported Triton before us
+                monkeypatch.setattr(triton.language, name, triton.jit(function.fn))
+    modules = [
+        importlib.import_module(f"metavib.kernels.{name}") for name in ("convolution", "adam", "randomness")
+    ]
+    monkeypatch.setattr(modules[0], "_shares", lambda runs: 2)
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+
+
+def assert_close(found: Tensor, expected: Tensor, within: float = 1e-5) -> None:
+    """The twin computes in float64; what is found may differ by float32's rounding."""
+    scale = expected.abs().max().clamp_min(1.0).item()
+    torch.testing.assert_close(found.double().cpu(), expected.double().cpu(), rtol=0, atol=within * scale)
+
+
+def channels_last(images: Tensor) -> Tensor:
+    """[runs, images, channels, side, side] as the kernels have it, channels last."""
+    return images.permute(0, 1, 3, 4, 2).contiguous()
+
+
+def differentiated(
+    twin: Callable[..., Tensor], parts: tuple[Tensor, ...], gradient: Tensor
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """What a twin that knows no runs gives for each, and the gradients of its parts: in float64, on the CPU."""
+    leaves = [part.detach().cpu().double().requires_grad_() for part in parts]
+    values = torch.stack([twin(*own) for own in zip(*leaves, strict=True)])
+    return values.detach(), torch.autograd.grad(values, leaves, gradient.cpu().double())
+
+
+def convolved(images: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return functional.conv2d(images, weight, bias, padding=1)
+
+
+def pooled(images: Tensor) -> Tensor:
+    return functional.max_pool2d(images, 3, stride=2, padding=1).relu()
+
+
+def layer(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return pooled(convolved(images, weight, bias))
+
+
+# --- normal draws -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 1024, 1027])
+def test_normal_draws_are_those_that_randomness_defines(count: int) -> None:
+    from metavib.kernels import randomness
+
+    keys = torch.tensor([key_of(seed, "noise") for seed in range(3)] + [0, -1])
+    found = randomness.normal(keys.to(DEVICE), count)
+    torch.testing.assert_close(found.cpu(), normal(keys, (count,)), rtol=0, atol=1e-5)
+
+
+def test_normal_takes_the_kernel_for_keys_and_shapes_of_any_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = torch.tensor([[1, 2], [-3, 4]])
+    expected = [normal(keys, (3, 5)), normal(keys[0, 0], (2, 2))]
+    monkeypatch.setattr(kernels, "serve", lambda device: True)
+    found = [normal(keys.to(DEVICE), (3, 5)), normal(keys[0, 0].to(DEVICE), (2, 2))]
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.cpu(), other, rtol=0, atol=1e-5)
+
+
+# --- Adam -------------------------------------------------------------------------------------------------
+
+
+def test_a_step_of_adam_is_that_of_torch_for_each_run() -> None:
+    from metavib.kernels.adam import adam
+
+    stacked, rates = drawn(RUNS, 3, 700), torch.tensor([1e-2, 1e-3])
+    twins = [torch.nn.Parameter(own.cpu().double()) for own in stacked]
+    theirs = [
+        torch.optim.Adam([twin], lr=rate, weight_decay=0.1)
+        for twin, rate in zip(twins, rates.tolist(), strict=True)
+    ]
+    moments = [torch.zeros_like(stacked) for _ in range(2)]
+    for step in range(3):
+        gradient = drawn(RUNS, 3, 700, seed=step + 1)
+        adam(
+            stacked,
+            gradient,
+            *moments,
+            rates=rates.to(DEVICE),
+            scales=torch.tensor([1.0, 4.0], device=DEVICE),  # the gradient is divided by them
+            held=torch.zeros(RUNS, device=DEVICE),
+            step=torch.tensor(step, device=DEVICE),
+            weight_decay=0.1,
+            betas=(0.9, 0.999),
+            epsilon=1e-8,
+        )
+        for twin, optimizer, own, scale in zip(twins, theirs, gradient, (1.0, 4.0), strict=True):
+            twin.grad = own.cpu().double() / scale
+            optimizer.step()
+        for own, twin in zip(stacked, twins, strict=True):
+            assert_close(own, twin.detach(), within=1e-6)
+
+
+def optimized(serve: bool, monkeypatch: pytest.MonkeyPatch) -> dict[str, Tensor]:
+    """Three runs after four steps: clipped or not, the last one held from its second step."""
+    monkeypatch.setattr(kernels, "serve", lambda device: serve)
+    device = DEVICE if serve else torch.device("cpu")
+    shapes = {"backbone.weight": (3, 4, 2, 3, 3), "classifier.bias": (3, 5)}
+    parameters = {name: drawn(*shape, seed=9).to(device) for name, shape in shapes.items()}
+    # As the parameters of a network lie that is trained alone in channels last.
+    parameters["backbone.weight"] = (
+        parameters["backbone.weight"].permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
+    )
+    settings = [
+        Training(steps=4, learning_rate=rate, clip_norm=clip, backbone_rate=share, weight_decay=0.1)
+        for rate, clip, share in ((1e-2, 0.0, 1.0), (1e-3, 0.5, 0.25), (1e-1, 100.0, 0.0))
+    ]
+    optimizer = Optimizer(parameters, {"backbone.weight"}, settings)
+    for step in range(4):
+        gradients = {name: drawn(*shape, seed=step).to(device) for name, shape in shapes.items()}
+        optimizer.step(torch.tensor(step, device=device), torch.ones(3, 1, device=device), gradients)
+        if step == 0:
+            optimizer.hold(2)
+    return parameters | optimizer.state()
+
+
+def test_the_optimizer_moves_all_runs_alike_with_the_kernel_and_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    by_kernel, plain = optimized(True, monkeypatch), optimized(False, monkeypatch)
+    for name, expected in plain.items():
+        assert_close(by_kernel[name], expected, within=1e-6)
+
+
+def test_a_run_that_is_held_keeps_every_bit_of_its_parameters_and_moments() -> None:
+    from metavib.kernels.adam import adam
+
+    tensors = [drawn(RUNS, 40, seed=seed).abs() for seed in range(3)]
+    before = [tensor.clone() for tensor in tensors]
+    gradient = drawn(RUNS, 40)
+    gradient[1] = torch.nan
+    adam(
+        tensors[0],
+        gradient,
+        *tensors[1:],
+        rates=torch.ones(RUNS, device=DEVICE),
+        scales=torch.ones(RUNS, device=DEVICE),
+        held=torch.tensor([0.0, 1.0], device=DEVICE),
+        step=torch.tensor(5, device=DEVICE),
+        weight_decay=0.1,
+        betas=(0.9, 0.999),
+        epsilon=1e-8,
+    )
+    for tensor, old in zip(tensors, before, strict=True):
+        assert torch.equal(tensor[1], old[1])
+        assert (tensor[0] != old[0]).all()
+
+
+# --- convolution and pooling ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("side", "inputs", "outputs"), [(8, 16, 32), (8, 32, 16), (14, 32, 32)])
+def test_convolution_and_its_gradients(side: int, inputs: int, outputs: int) -> None:
+    from metavib.kernels import convolution
+
+    images = drawn(RUNS, IMAGES, inputs, side, side)
+    weights = drawn(RUNS, outputs, inputs, 3, 3, seed=1)
+    bias = drawn(RUNS, outputs, seed=2)
+    gradient = drawn(RUNS, IMAGES, outputs, side, side, seed=3)
+    twin, (by_images, by_weights, _) = differentiated(convolved, (images, weights, bias), gradient)
+    found = convolution.convolve(channels_last(images), weights, bias)
+    assert_close(found, channels_last(twin))
+    unbiased = convolution.convolve(channels_last(images), weights, None)
+    assert_close(unbiased, channels_last(twin - bias.cpu()[:, None, :, None, None]))
+    found = convolution.input_gradient(channels_last(gradient), weights)
+    assert_close(found, channels_last(by_images))
+    found = convolution.weight_gradient(channels_last(images), channels_last(gradient))
+    assert_close(found, by_weights)
+
+
+@pytest.mark.parametrize(("side", "channels"), [(8, 16), (14, 32), (28, 16)])
+def test_pooling_and_its_gradient(side: int, channels: int) -> None:
+    from metavib.kernels import convolution
+
+    images = drawn(RUNS, IMAGES, channels, side, side)
+    gradient = drawn(RUNS, IMAGES, channels, side // 2, side // 2, seed=1)
+    twin, (by_images,) = differentiated(pooled, (images,), gradient)
+    found, places = convolution.pool(channels_last(images))
+    assert_close(found, channels_last(twin), within=0)
+    assert_close(convolution.pool_backward(places, channels_last(gradient)), channels_last(by_images))
+
+
+@pytest.mark.parametrize("value", [1.0, 0.0, -1.0])
+def test_of_equal_values_the_same_one_gets_the_gradient_as_in_torch(value: float) -> None:
+    from metavib.kernels import convolution
+
+    images = torch.full((1, 1, 16, 8, 8), value, device=DEVICE)
+    gradient = drawn(1, 1, 16, 4, 4)
+    twin, (by_images,) = differentiated(pooled, (images,), gradient)
+    found, places = convolution.pool(channels_last(images))
+    assert_close(found, channels_last(twin), within=0)
+    assert_close(convolution.pool_backward(places, channels_last(gradient)), channels_last(by_images))
+
+
+@pytest.mark.parametrize(("side", "channels"), [(8, 16), (14, 16), (28, 32)])
+def test_the_first_layer_and_its_gradients(side: int, channels: int) -> None:
+    from metavib.kernels import convolution
+
+    images, bias = drawn(RUNS, IMAGES, 1, side, side), drawn(RUNS, channels, seed=2)
+    weights = drawn(RUNS, channels, 1, 3, 3, seed=1)
+    gradient = drawn(RUNS, IMAGES, channels, side // 2, side // 2, seed=3)
+    twin, (_, by_weights, by_bias) = differentiated(layer, (images, weights, bias), gradient)
+    found, places = convolution.first_layer(images[:, :, 0].contiguous(), weights, bias)
+    assert_close(found, channels_last(twin))
+    found = convolution.first_layer_backward(images[:, :, 0].contiguous(), places, channels_last(gradient))
+    assert_close(found[0], by_weights)
+    assert_close(found[1], by_bias)
+
+
+# --- the layer that is made of them -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels are taken wherever the sizes allow."""
+    monkeypatch.setattr(kernels, "serve", lambda device: True)
+
+
+def total(weight: Tensor, bias: Tensor, images: Tensor, gradient: Tensor) -> Tensor:
+    return (pooled_convolution(images, weight, bias, torch.float32) * gradient).sum()
+
+
+def example(inputs: int, *, runs: int = RUNS) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
+    """Stacked images, weights and biases of the layer, and a gradient of what comes out."""
+    parts = (
+        drawn(runs, IMAGES, inputs, 8, 8),
+        drawn(runs, 16, inputs, 3, 3, seed=1),
+        drawn(runs, 16, seed=2),
+    )
+    return parts, drawn(runs, IMAGES, 16, 4, 4, seed=3)
+
+
+@pytest.mark.usefixtures("served")
+@pytest.mark.parametrize("inputs", [1, 16])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_the_layer_alone(inputs: int, memory_format: torch.memory_format) -> None:
+    parts, gradient = example(inputs, runs=1)
+    twin, expected = differentiated(layer, parts, gradient)
+    images, weight, bias = (part[0].clone() for part in parts)
+    images = images.to(memory_format=memory_format).requires_grad_(inputs > 1)
+    weight = weight.to(memory_format=memory_format).requires_grad_()
+    found = pooled_convolution(images, weight, bias.requires_grad_(), torch.float32)
+    assert "PooledConvolution" in type(found.grad_fn).__name__
+    found.backward(gradient[0])
+    assert_close(found.detach(), twin[0])
+    for own, other in zip((images, weight, bias), expected, strict=True):
+        if own.requires_grad:
+            assert_close(own.grad, other[0])
+
+
+@pytest.mark.usefixtures("served")
+@pytest.mark.parametrize("inputs", [1, 16])
+def test_the_layer_under_grad_alone_and_stacked(inputs: int) -> None:
+    (images, weights, biases), gradient = example(inputs)
+    _, (_, *expected) = differentiated(layer, (images, weights, biases), gradient)
+    alone = grad(total, (0, 1))(weights[1], biases[1], images[1], gradient[1])
+    stacked = vmap(grad(total, (0, 1)))(weights, biases, images, gradient)
+    for own, all_of_them, other in zip(alone, stacked, expected, strict=True):
+        assert_close(own, other[1])
+        assert_close(all_of_them, other)
+
+
+@pytest.mark.usefixtures("served")
+@pytest.mark.parametrize(
+    ("inputs", "shared"),
+    [(1, {"images"}), (16, {"weight"}), (16, {"bias"}), (16, {"images", "weight", "bias"})],
+)
+def test_what_stacked_runs_share_counts_for_each_of_them(inputs: int, shared: set[str]) -> None:
+    parts, gradient = example(inputs)
+    names = ("images", "weight", "bias")
+    of_each = tuple(
+        part[:1].expand_as(part) if name in shared else part for name, part in zip(names, parts, strict=True)
+    )
+    _, (_, *expected) = differentiated(layer, of_each, gradient)
+    images, weight, bias = (
+        part[0] if name in shared else part for name, part in zip(names, parts, strict=True)
+    )
+    dims = [None if name in shared else 0 for name in ("weight", "bias", "images")]
+    found = vmap(grad(total, (0, 1)), (*dims, 0))(weight, bias, images, gradient)
+    for own, other in zip(found, expected, strict=True):
+        assert_close(own, other)
+
+
+@pytest.mark.usefixtures("served")
+def test_grey_images_that_want_a_gradient_get_the_right_one() -> None:
+    parts, gradient = example(1)
+    _, (expected, *_) = differentiated(layer, parts, gradient)
+    images, weights, biases = parts
+    wanted = images[0].clone().requires_grad_()
+    total(weights[0], biases[0], wanted, gradient[0]).backward()
+    assert_close(wanted.grad, expected[0])
+    assert_close(grad(total, 2)(weights[0], biases[0], images[0], gradient[0]), expected[0])
+    assert_close(vmap(grad(total, 2))(weights, biases, images, gradient), expected)
+
+
+@pytest.mark.usefixtures("served")
+def test_a_second_derivative_is_refused_in_words() -> None:
+    parts, gradient = example(16)
+    images, weight, bias = (part[0].clone().requires_grad_() for part in parts)
+    (first,) = torch.autograd.grad(total(weight, bias, images, gradient[0]), weight, create_graph=True)
+    with pytest.raises(NotImplementedError, match="no second derivative"):
+        first.sum().backward()
+    with pytest.raises(NotImplementedError, match="no second derivative"):
+        grad(lambda own: grad(total)(own, bias, images, gradient[0]).sum())(weight)
