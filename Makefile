@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help install demo test check format lint types clean
+.PHONY: help install demo test check docs format lint types clean
 
 help:
 	@echo "make demo   train and compare four methods on handwritten digits (4 minutes)"
 	@echo "make test   run the tests"
 	@echo "make check  format, lint, types, tests"
+	@echo "make docs   fill in the documents' tables from results/"
 
 # Runs again only where pyproject.toml changed.
 $(INSTALLED): pyproject.toml
@@ -29,13 +30,16 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2
 
+docs: $(INSTALLED)
+	$(BIN)/python docs/tables.py
+
 check: format lint types test
 
 format: $(INSTALLED)
-	$(BIN)/ruff format src tests
+	$(BIN)/ruff format src tests docs experiments
 
 lint: $(INSTALLED)
-	$(BIN)/ruff check --fix src tests
+	$(BIN)/ruff check --fix src tests docs experiments
 
 types: $(INSTALLED)
 	$(BIN)/mypy

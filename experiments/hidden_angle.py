@@ -1,13 +1,13 @@
 """How the settings of the digit network were chosen, without a look at any target.
 
-The outermost angle is hidden altogether: with 0 degrees hidden, 15 is left out and the model learns from 30 to 75; with
-75 hidden, 60 is left out and it learns from 0 to 45. So each variant must reach beyond the angles it has seen, as it
-must for the real targets 0 and 75, whose images it never meets. All variants of a group train as one program.
+The outermost angle is hidden altogether: with 0 degrees hidden, 15 is left out and the model learns from 30 to 75;
+with 75 hidden, 60 is left out and it learns from 0 to 45. So each variant must reach beyond the angles seen,
+as it must for the real targets 0 and 75, whose images it never meets. A group trains as one program.
 
     python experiments/hidden_angle.py OUT.json --rounds experiments/hidden_angle_rounds.json
 
-A variant is a set of settings, and of things that are tried here only: `backbone` and `inference` ("torch": first weights
-by torch's own way) and `size` of the first features (a number, or "as they are").
+A variant is a set of settings, and of things that are tried here only: `backbone` and `inference` ("torch": first
+weights by torch's own way) and `size` of the first features (a number, or "as they are").
 """
 
 from __future__ import annotations
@@ -39,7 +39,12 @@ class Hidden(Dataset):
     """A dataset without one of its domains."""
 
     def __init__(self, whole: Dataset, hidden: str) -> None:
-        self.whole, self.name, self.channels, self.protocol = whole, whole.name, whole.channels, whole.protocol
+        self.whole, self.name, self.channels, self.protocol = (
+            whole,
+            whole.name,
+            whole.channels,
+            whole.protocol,
+        )
         self.domains = tuple(domain for domain in whole.domains if domain != hidden)
 
     def listing(self, domain: str) -> Listing:
@@ -64,8 +69,18 @@ def cell(
     name: str, variant: Mapping[str, Any], left_out: str, seed: int, dataset: Dataset, steps: int
 ) -> Cell:
     """Build a run; what is no setting is done to the network by hand."""
-    settings = {"steps": steps, "initialisation": "network", "feature_size": 1.0, "learning_rate": 5e-4, "beta": 0.01}
-    settings |= {key: value for key, value in variant.items() if key not in ("algorithm", "backbone", "inference", "size")}
+    settings = {
+        "steps": steps,
+        "initialisation": "network",
+        "feature_size": 1.0,
+        "learning_rate": 5e-4,
+        "beta": 0.01,
+    }
+    settings |= {
+        key: value
+        for key, value in variant.items()
+        if key not in ("algorithm", "backbone", "inference", "size")
+    }
     algorithm_name = variant.get("algorithm", "metavib")
     if algorithm_name == "erm":
         settings.pop("feature_size")
@@ -106,10 +121,14 @@ def begin_as_torch_does(module: nn.Module) -> None:
             layer.reset_parameters()
 
 
-def compare(variants: Mapping[str, Any], seeds: Sequence[int], steps: int) -> dict[str, dict[str, list[float]]]:
+def compare(
+    variants: Mapping[str, Any], seeds: Sequence[int], steps: int
+) -> dict[str, dict[str, list[float]]]:
     """Accuracy on the left-out angle after the last step, by variant and angle, one number a seed."""
     datasets = {
-        (hidden, seed): Hidden(open_dataset("rotated-mnist", data_root=None, protocol="paper", seed=seed), hidden)
+        (hidden, seed): Hidden(
+            open_dataset("rotated-mnist", data_root=None, protocol="paper", seed=seed), hidden
+        )
         for hidden in TASKS
         for seed in seeds
     }
@@ -146,7 +165,11 @@ def main() -> None:
             means = {angle: round(statistics.mean(values), 2) for angle, values in by_angle.items()}
             print(f"{name:28} {means} mean {statistics.mean(means.values()):.2f}", flush=True)
         record.append(one | {"accuracy": results})
-    arguments.out.write_text(json.dumps({"command": "python " + __doc__.split("python ")[1].split("\n")[0], "rounds": record}, indent=1))
+    arguments.out.write_text(
+        json.dumps(
+            {"command": "python " + __doc__.split("python ")[1].split("\n")[0], "rounds": record}, indent=1
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -19,10 +19,12 @@ from PIL import Image
 
 check_types = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int may stand for a float, as in mypy
 
-# Before the first import of metavib: from here on every annotated shape and type is checked at run time.
+# Before the first import of metavib: from here on every annotated shape and type is checked at run time. Triton
+# reads the source of a kernel, so those are left alone.
+_UNITS = {path.stem for path in (Path(__file__).parents[1] / "src" / "metavib").iterdir()} - {"kernels"}
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    install_import_hook("metavib", f"{__name__}.check_types")
+    install_import_hook([f"metavib.{unit}" for unit in sorted(_UNITS)], f"{__name__}.check_types")
 
 os.environ.setdefault("PYTHONHASHSEED", "0")
 os.environ.setdefault(

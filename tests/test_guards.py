@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import metavib
-from metavib.data import episodes
+from metavib.data import transforms
 from metavib.data.catalog import open_dataset
 from metavib.data.splits import split_domains
 from metavib.experiment import experiment_from
@@ -61,7 +61,7 @@ def test_no_target_image_is_opened_before_training_is_done(
 
 def test_only_training_images_are_augmented(experiment, tmp_path, monkeypatch):
     opened, augmented = [], []
-    augment = episodes.augment
+    augment = transforms.augment
 
     def open_and_keep(*arguments, **options):
         opened.append(open_sources(*arguments, **options))
@@ -72,7 +72,7 @@ def test_only_training_images_are_augmented(experiment, tmp_path, monkeypatch):
         return augment(images, settings, draws)
 
     monkeypatch.setattr("metavib.runner.open_sources", open_and_keep)
-    monkeypatch.setattr(episodes, "augment", augment_and_keep)
+    monkeypatch.setattr(transforms, "augment", augment_and_keep)
     run_experiment(experiment, tmp_path / "run", Surroundings(CPU))
 
     def pixels(images):

@@ -222,7 +222,12 @@ def stack_of(runs: Sequence[int]) -> Optimizer:
     return Optimizer(drawn(100, runs), ["backbone.weight"], [STACK[run] for run in runs])
 
 
-def go_on(optimizer: Optimizer, runs: Sequence[int], steps: Iterable[int], broken: Any = None) -> None:
+def go_on(
+    optimizer: Optimizer,
+    runs: Sequence[int],
+    steps: Iterable[int],
+    broken: tuple[int, int, float] | None = None,
+) -> None:
     """Steps with a loss of 1; `broken` is (step, run, its loss)."""
     for step in steps:
         terms = torch.ones(len(runs), 1)

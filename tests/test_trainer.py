@@ -237,11 +237,11 @@ def test_a_run_whose_patience_ends_stops_there_and_leaves_the_model_it_keeps(
     validated(same, *[0.5] * 4)
     with pytest.raises(Stopped):
         train_alone(same, stop=stopping_after(kept))
-    assert_alike(run.algorithm.state_dict(), same.algorithm.state_dict(), 0.0)
+    assert_equal(run.algorithm.state_dict(), same.algorithm.state_dict())
 
     again = prepared(tmp_path, "erm", steps=9, validations=9, patience=2, selection=selection)
     assert [shown.step for shown in train_alone(again)] == [4]
-    assert_alike(again.algorithm.state_dict(), run.algorithm.state_dict(), 0.0)
+    assert_equal(again.algorithm.state_dict(), run.algorithm.state_dict())
 
 
 def test_of_a_stack_one_run_stops_early_and_the_other_goes_on(
@@ -263,10 +263,24 @@ def test_of_a_stack_one_run_stops_early_and_the_other_goes_on(
     assert [len(run.directory.read_log()) for run in stacked] == [3, 6]
     for mine, own in zip(stacked, alone, strict=True):
         assert_same_log(mine, own)
-        assert_alike(mine.algorithm.state_dict(), own.algorithm.state_dict(), 1e-4)
+        assert_alike(mine.algorithm.state_dict(), own.algorithm.state_dict())
+        assert files_in(mine.directory.path).keys() == files_in(own.directory.path).keys()
         saved, expected = newest(mine), newest(own)
-        assert saved.values == expected.values
-        assert_alike(saved.tensors, expected.tensors, 1e-4)
+        assert (saved.step, saved.values) == (expected.step, expected.values)
+        assert_alike(saved.tensors, expected.tensors)
+
+
+def test_a_run_that_stopped_early_cannot_break_down_any_more(
+    tmp_path: Path, validated: Callable[..., None]
+) -> None:
+    runs = pair(tmp_path, "erm", validations=6, patience=1)
+    validated(runs[0], 0.9, 0.8)
+    validated(runs[1], *[0.1 * step for step in range(1, 7)])
+    for progress in train(runs, tmp_path / "stack"):
+        assert progress.failures == {}
+        if progress.step == 2:
+            runs[0].algorithm.classifier.bias.data.fill_(torch.nan)
+    assert runs[0].algorithm.classifier.bias.isfinite().all()  # what its selection kept
 
 
 # --- stacks -----------------------------------------------------------------------------------------------
@@ -278,16 +292,32 @@ def stopping_after(steps: int) -> Callable[[], bool]:
     return lambda: next(left, None) is None
 
 
-def assert_alike(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor], tolerance: float) -> None:
+def assert_equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
+    assert first.keys() == second.keys()
+    assert [name for name in first if not torch.equal(first[name], second[name])] == []
+
+
+def assert_alike(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
+    """Equal but for rounding."""
     assert first.keys() == second.keys()
     for name, values in first.items():
-        torch.testing.assert_close(values, second[name], rtol=0, atol=tolerance, msg=name)
+        difference = values - second[name]
+        # The mean that the weights of all classes share: softmax does not see it, so that its gradient is
+        # rounding alone, of which Adam makes whole steps.
+        if name.endswith("infer_classifier.output.bias"):
+            difference = difference[..., 16:]  # the second half, their variance, counts
+        if name == "classifier_mean":
+            difference = difference - difference.mean(dim=0)
+        assert difference.abs().max() < 1e-4, name
 
 
 def assert_same_log(run: Run, other: Run) -> None:
     mine, others = run.directory.read_log(), other.directory.read_log()
     assert [list(record) for record in mine] == [list(record) for record in others]
-    assert mine == [pytest.approx(record, rel=1e-4, abs=1e-4) for record in others]
+    for record, expected in zip(mine, others, strict=True):
+        for exact in ("step", "split", "learning_rate"):
+            assert record.pop(exact) == expected.pop(exact)
+        assert record == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
 def newest(run: Run) -> checkpoint.Checkpoint:
@@ -321,8 +351,8 @@ def test_a_stack_leaves_in_every_directory_what_its_run_leaves_alone(algorithm: 
         assert_same_log(mine, own)
         saved, expected = newest(mine), newest(own)
         assert (saved.step, saved.values) == (6, expected.values)
-        assert_alike(saved.tensors, expected.tensors, 1e-4)
-        assert_alike(mine.algorithm.state_dict(), own.algorithm.state_dict(), 1e-4)
+        assert_alike(saved.tensors, expected.tensors)
+        assert_alike(mine.algorithm.state_dict(), own.algorithm.state_dict())
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
@@ -408,8 +438,8 @@ def test_a_run_that_breaks_down_is_told_of_and_the_others_of_its_stack_go_on(
     assert told[0][1][0].startswith(f"training broke down at step {step}: classification = ")
     assert [record["step"] for record in failing.directory.read_log()] == list(range(1, step + 1))
     assert_same_log(sound, alone)
-    assert_alike(sound.algorithm.state_dict(), alone.algorithm.state_dict(), 1e-4)
-    assert_alike(newest(sound).tensors, newest(alone).tensors, 1e-4)
+    assert_alike(sound.algorithm.state_dict(), alone.algorithm.state_dict())
+    assert_alike(newest(sound).tensors, newest(alone).tensors)
     for progress, record in zip(shown[step + 1 :], sound.directory.read_log()[step:], strict=True):
         assert progress.terms == {name: record[name] for name in progress.terms}  # of the sound one alone
 
@@ -458,11 +488,11 @@ def test_a_stack_that_was_stopped_and_resumed_equals_one_that_was_not(
     parts = stopped_and_resumed(lambda: pair(folder, algorithm), folder / "stack", *stops)
     for mine, other in zip(parts, whole, strict=True):
         assert files_in(mine.directory.path) == files_in(other.directory.path)
-        assert_alike(mine.algorithm.state_dict(), other.algorithm.state_dict(), 0.0)
+        assert_equal(mine.algorithm.state_dict(), other.algorithm.state_dict())
     left, expected = (
         load_file(path / "stack" / "00000006.safetensors") for path in (folder, tmp_path / "whole")
     )
-    assert_alike(left, expected, 0.0)
+    assert_equal(left, expected)
 
 
 def test_a_run_that_stopped_early_stays_so_when_its_stack_is_resumed(
@@ -483,7 +513,7 @@ def test_a_run_that_stopped_early_stays_so_when_its_stack_is_resumed(
     assert [len(run.directory.read_log()) for run in parts] == [2, 6]
     for mine, other in zip(parts, whole, strict=True):
         assert files_in(mine.directory.path) == files_in(other.directory.path)
-        assert_alike(mine.algorithm.state_dict(), other.algorithm.state_dict(), 0.0)
+        assert_equal(mine.algorithm.state_dict(), other.algorithm.state_dict())
 
 
 def test_a_run_that_is_taken_out_of_its_stack_goes_on_alone(tmp_path: Path) -> None:
@@ -500,4 +530,4 @@ def test_a_run_that_is_taken_out_of_its_stack_goes_on_alone(tmp_path: Path) -> N
     checkpoint.save(run.directory.checkpoints, own, identities[1])
     assert [shown.step for shown in train_alone(run)] == [3, 4, 5, 6]
     assert_same_log(run, alone)
-    assert_alike(run.algorithm.state_dict(), alone.algorithm.state_dict(), 1e-4)
+    assert_alike(run.algorithm.state_dict(), alone.algorithm.state_dict())

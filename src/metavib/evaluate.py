@@ -46,6 +46,10 @@ class Embedded:
     labels: Int[Tensor, "count"]
 
 
+class AstrayError(UserError):
+    """The model answers with numbers that are none."""
+
+
 @torch.no_grad()
 def embed(algorithm: Algorithm, batches: Iterable[Batch]) -> Embedded:
     """Pass the images through the network once."""
@@ -72,7 +76,7 @@ def prediction_noise(algorithm: Algorithm, seed: int, repeat: int, chunk: int, f
         key = fold(key_of(seed, "evaluation", purpose), repeat)
         if purpose != "classifier":
             key = fold(key, chunk)
-        noise[purpose] = normal(key, shape, features.device)
+        noise[purpose] = normal(key.to(features.device), shape)
     return noise
 
 
@@ -92,7 +96,7 @@ def measure(algorithm: Algorithm, embedded: Embedded, seed: int, settings: Evalu
     repeats = settings.repeats if draws else 1  # a method without draws gives the same answer every time
     results = [predict(algorithm, embedded, seed, repeat) for repeat in range(repeats)]
     if not all(probabilities.isfinite().all() for probabilities in results):
-        raise UserError(
+        raise AstrayError(
             "the model's probabilities are not finite: its training went astray. "
             "Train again with a lower learning_rate or clip_norm=1."
         )

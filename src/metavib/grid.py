@@ -26,6 +26,7 @@ from metavib.data.dataset import Dataset
 from metavib.data.episodes import EpisodeSampler
 from metavib.data.storage import free_memory
 from metavib.errors import UserError
+from metavib.evaluate import AstrayError
 from metavib.experiment import Experiment
 from metavib.networks.backbones import BACKBONES
 from metavib.optimization import NonFiniteError
@@ -122,6 +123,8 @@ def _stacks(cells: Sequence[Cell], surroundings: Surroundings, batch: int | None
                 waiting = {key: cell for key, cell in waiting.items() if key not in identities}
             else:
                 _take_out(members.parent, identities, waiting)
+                if len(mine) == len(identities):
+                    _remove(members.parent)
     begun_alone = [cell for cell in waiting.values() if _has_checkpoint(cell)]
     yield from ([cell] for cell in begun_alone)
     fresh = [cell for cell in waiting.values() if cell not in begun_alone]
@@ -200,9 +203,20 @@ def _run_stack(
     gc.collect()
     torch.cuda.empty_cache()
     half = (len(stack) + 1) // 2
+    parts = [stack[:half], stack[half:]]
+    folder = _folder(stack)
+    if checkpoints.steps(folder):  # of an earlier call, when there was more memory: nothing of it is lost
+        waiting = {cell.experiment.identity(): cell for cell in stack}
+        _take_out(folder, list(waiting), waiting)
+        parts, half = [[cell] for cell in stack], 1
+    _remove(folder)
     surroundings.say(f"{len(stack)} runs do not fit into memory together; they are trained {half} at a time.")
-    halves = [stack[:half], stack[half:]]
-    return [done for part in halves for done in _run_stack(part, surroundings, known)]
+    return [done for part in parts for done in _run_stack(part, surroundings, known)]
+
+
+def _folder(stack: Sequence[Cell]) -> Path:
+    """Where the checkpoints of a stack lie."""
+    return stack[0].out.parent / ".stacks" / identity_of([cell.experiment for cell in stack])
 
 
 def _train_stack(
@@ -213,7 +227,7 @@ def _train_stack(
         opened = open_run(cell.experiment, RunDirectory(cell.out), surroundings, known)
         try:
             (results,) = train_and_measure([opened], RunDirectory(cell.out).checkpoints, surroundings)
-        except NonFiniteError as error:  # the other cells go on
+        except (NonFiniteError, AstrayError) as error:  # the other cells go on
             surroundings.say(f"{cell.out} is left out: {error}")
             return [Done(cell, None, str(error))]
         return [Done(cell, results, None)]
@@ -227,15 +241,23 @@ def _train_stack(
             "the targets of this grid leave different numbers of classes or domains; use --no-batch."
         )
     surroundings.say(f"{len(stack)} runs are trained as one program.")
-    folder = stack[0].out.parent / ".stacks" / identity_of([opened.run for opened in opened_runs])
+    folder = _folder(stack)
     folder.mkdir(parents=True, exist_ok=True)
     atomic.write_text(folder / "members.json", json.dumps([cell.experiment.identity() for cell in stack]))
     failures: dict[int, str] = {}
-    results_of_all = train_and_measure(opened_runs, folder, surroundings, failures)
-    shutil.rmtree(folder)
-    with contextlib.suppress(OSError):  # another stack is in it
-        folder.parent.rmdir()
+    try:
+        results_of_all = train_and_measure(opened_runs, folder, surroundings, failures)
+    except NonFiniteError as error:  # none of them is left, and the other stacks go on
+        surroundings.say(f"none of these {len(stack)} runs is left: {error}")
+        return [Done(cell, None, failures.get(number, str(error))) for number, cell in enumerate(stack)]
+    _remove(folder)
     return [
         Done(cell, results, failures.get(number))
         for number, (cell, results) in enumerate(zip(stack, results_of_all, strict=True))
     ]
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):  # another stack is beside it
+        folder.parent.rmdir()

@@ -38,7 +38,7 @@ class Trainee:
 
 
 class Program:
-    """The steps of one or many runs. Stacked runs share everything but numbers: see `runner.stackable`."""
+    """The steps of one or many runs. What stacked runs may differ in: `grid.stack_key`."""
 
     def __init__(self, trainees: Sequence[Trainee], *, capture: bool = True) -> None:
         first = trainees[0]

@@ -18,7 +18,7 @@ from metavib.data.dataset import Progress as Reading
 from metavib.data.prepared import Sources, open_sources, open_target
 from metavib.data.splits import Split, split_domains
 from metavib.errors import UserError
-from metavib.evaluate import embed, measure
+from metavib.evaluate import AstrayError, embed, measure
 from metavib.experiment import Experiment, differences, experiment_from
 from metavib.model import ModelDescription, build_algorithm, preprocessing_of, save_model
 from metavib.networks.backbones import BACKBONES
@@ -140,10 +140,17 @@ def train_and_measure(
                 surroundings.say(f"{stack[number].run.directory.path} is left out: {what}")
             failures.update(progress.failures)
             surroundings.show(progress)
-        return [
-            None if number in failures else finish(opened, surroundings)
-            for number, opened in enumerate(stack)
-        ]
+        results: list[dict[str, Any] | None] = []
+        for number, opened in enumerate(stack):
+            try:
+                results.append(None if number in failures else finish(opened, surroundings))
+            except AstrayError as error:
+                if len(stack) == 1:
+                    raise
+                surroundings.say(f"{opened.run.directory.path} is left out: {error}")
+                failures[number] = str(error)
+                results.append(None)
+        return results
 
 
 def finish(opened: Opened, surroundings: Surroundings) -> dict[str, Any]:

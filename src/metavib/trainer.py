@@ -18,6 +18,7 @@ from metavib.algorithms.base import Algorithm
 from metavib.checkpoint import Checkpoint
 from metavib.data.prepared import Sources
 from metavib.evaluate import accuracy_at_mean, embed
+from metavib.experiment import Experiment
 from metavib.optimization import NonFiniteError, Training, learning_rate_at
 from metavib.program import Program, Trainee
 from metavib.run_directory import RunDirectory
@@ -50,9 +51,9 @@ class Progress:
     failures: dict[int, str] = field(default_factory=dict)  # of stacked runs, by their number
 
 
-def identity_of(runs: Sequence[Run]) -> str:
+def identity_of(experiments: Sequence[Experiment]) -> str:
     """The hash of what decides a run, or a stack of runs."""
-    identities = [run.experiment.identity() for run in runs]
+    identities = [experiment.identity() for experiment in experiments]
     if len(identities) == 1:
         return identities[0]
     return hashlib.blake2b("".join(identities).encode(), digest_size=8).hexdigest()
@@ -70,7 +71,8 @@ def train(
     Of stacked runs each has its own log, selection and end; one that breaks down is told of and left out.
     """
     training = _Training(runs, folder)
-    yield training.progress(notes=training.restore())
+    notes = training.restore()
+    yield training.progress(notes=notes, failures=training.broken)  # also those of before an interruption
     save_after, last_saved = checkpoint_seconds, time.monotonic()
     while training.goes_on:
         training.program.step()
@@ -133,6 +135,7 @@ class _Training:
 
     def __init__(self, runs: Sequence[Run], folder: Path) -> None:
         self.runs, self.folder = runs, folder
+        self.identity = identity_of([run.experiment for run in runs])
         self.program = Program(runs)
         self.states = [RunState() for _ in runs]
         self.kept: dict[str, Tensor] = {}  # the parameters that the selection rule keeps, [runs, ...] each
@@ -194,22 +197,28 @@ class _Training:
     def failures(self) -> dict[int, str]:
         """The runs that broke down since we last looked. An error where none is left."""
         found = self.program.optimizer.failures(list(self.program.terms))
-        new = {number: what for number, what in found.items() if self.states[number].failure is None}
+        new = {number: what for number, what in found.items() if self.states[number].going}
         for number, what in new.items():
             self.states[number].failure = what
             self.program.optimizer.hold(number)
         self._raise_where_none_is_left()
         return new
 
+    @property
+    def broken(self) -> dict[int, str]:
+        """All runs that broke down so far."""
+        failures = {number: state.failure for number, state in enumerate(self.states)}
+        return {number: what for number, what in failures.items() if what is not None}
+
     def save(self) -> None:
         """Write a checkpoint of all runs."""
-        checkpoints.save(self.folder, self._checkpoint(), identity_of(self.runs))
+        checkpoints.save(self.folder, self._checkpoint(), self.identity)
         self.saved_step = self.program.done
 
     @torch.no_grad()
     def restore(self) -> tuple[str, ...]:
         """Go on from the newest checkpoint, if there is one; what is wrong with those that were passed over."""
-        saved, complaints = checkpoints.newest(self.folder, identity_of(self.runs))
+        saved, complaints = checkpoints.newest(self.folder, self.identity)
         if saved is not None:
             for name, parameter in self.program.parameters.items():
                 parameter.copy_(saved.tensors[f"parameters/{name}"])
@@ -235,6 +244,8 @@ class _Training:
             self.save()
         last = self._checkpoint()
         for number, (run, state) in enumerate(zip(self.runs, self.states, strict=True)):
+            if state.failure is not None:
+                continue  # alone it would not have come so far
             if len(self.runs) > 1:
                 checkpoints.save(run.directory.checkpoints, _slice(last, number), run.experiment.identity())
             if run.experiment.training.selection == "source-validation" and state.step is not None:
@@ -269,7 +280,8 @@ def slice_checkpoint(folder: Path, runs: Sequence[str], number: int) -> Checkpoi
 
 
 def _slice(checkpoint: Checkpoint, number: int) -> Checkpoint:
-    """The part of one run."""
+    """The part of one run; of one that stopped early, as it was then and stayed."""
     tensors = {name: t[number : number + 1].contiguous() for name, t in checkpoint.tensors.items()}
     state = checkpoint.values["runs"][number]
-    return Checkpoint(checkpoint.step, tensors, {"runs": [state]})
+    step = checkpoint.step if state["stopped"] is None else state["stopped"]
+    return Checkpoint(step, tensors, {"runs": [state]})

@@ -13,11 +13,14 @@ from torch.func import grad, vmap
 from torch.nn import functional
 
 from metavib import kernels
+from metavib.data.transforms import DRAWS_PER_IMAGE, Augmentation, Preprocessing, prepare
 from metavib.functional.pooled_convolution import pooled_convolution
 from metavib.optimization import Optimizer, Training
 from metavib.randomness import key_of, normal
 
-triton = pytest.importorskip("triton", reason="Triton is not installed: the kernels cannot be tested")
+triton = pytest.importorskip(
+    "triton", reason="Triton cannot be imported: the kernels are not tested", exc_type=ImportError
+)
 ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 RUNS, IMAGES = 2, 2
@@ -25,7 +28,7 @@ RUNS, IMAGES = 2, 2
 
 @pytest.fixture(autouse=True)
 def _kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Import the kernels, without a GPU for the interpreter; it knows no bfloat16, so all is float32."""
+    """Import the kernels, without a GPU for the interpreter. It is wrong in bfloat16: all is float32."""
     # Triton reads a kernel's source: it cannot see through the wrapper that checks shapes.
     finders = [finder for finder in sys.meta_path if not type(finder).__module__.startswith("jaxtyping")]
     monkeypatch.setattr(sys, "meta_path", finders)
@@ -35,7 +38,8 @@ def _kernels(monkeypatch: pytest.MonkeyPatch) -> None:
             if isinstance(function, triton.JITFunction):  # torchvision has imported Triton before us
                 monkeypatch.setattr(triton.language, name, triton.jit(function.fn))
     modules = [
-        importlib.import_module(f"metavib.kernels.{name}") for name in ("convolution", "adam", "randomness")
+        importlib.import_module(f"metavib.kernels.{name}")
+        for name in ("convolution", "adam", "randomness", "images")
     ]
     monkeypatch.setattr(modules[0], "_shares", lambda runs: 2)
 
@@ -342,3 +346,28 @@ def test_a_second_derivative_is_refused_in_words() -> None:
         first.sum().backward()
     with pytest.raises(NotImplementedError, match="no second derivative"):
         grad(lambda own: grad(total)(own, bias, images, gradient[0]).sum())(weight)
+
+
+# --- images -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(
+    "changes", [{}, {"smallest_crop": 0.4, "flip": 0.5}, {"flip": 0.5, "colour": 0.4, "grey": 0.3}]
+)
+def test_stored_images_are_made_ready_as_transforms_define_it(
+    channels: int, changes: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    stored = torch.randint(0, 256, (5, channels, 40, 40), dtype=torch.uint8, generator=generator)
+    rows, preprocessing = (
+        torch.tensor([4, 0, 4]),
+        Preprocessing(40, channels, (0.4,) * channels, (0.3,) * channels),
+    )
+    draws = torch.rand(3, DRAWS_PER_IMAGE, generator=generator) if changes else None
+    expected = prepare(stored, rows, preprocessing, Augmentation(**changes), draws)
+    monkeypatch.setattr(kernels, "serve", lambda device: True)
+    draws = None if draws is None else draws.to(DEVICE)
+    found = prepare(stored.to(DEVICE), rows.to(DEVICE), preprocessing, Augmentation(**changes), draws)
+    assert found.shape == expected.shape
+    assert_close(found, expected)

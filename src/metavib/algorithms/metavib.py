@@ -71,6 +71,8 @@ class ProbabilisticClassifier(Algorithm):
 
     feature_scale: Tensor  # what the backbone's features are divided by
     class_features: Tensor  # h_c over all source training samples, once `absorb` has seen them
+    classifier_mean: Tensor  # of q(psi | D^s) for those h_c, so that a prediction need not infer it again
+    classifier_log_variance: Tensor
 
     def __init__(self, backbone: Backbone, classes: int, config: Config) -> None:
         super().__init__(backbone, classes)
@@ -79,6 +81,8 @@ class ProbabilisticClassifier(Algorithm):
         self.infer_latent = self._inference_network()  # g_phi2
         self.register_buffer("feature_scale", torch.ones(()))
         self.register_buffer("class_features", torch.zeros(classes, backbone.feature_size))
+        self.register_buffer("classifier_mean", torch.zeros(classes, config.latent_width))
+        self.register_buffer("classifier_log_variance", torch.zeros(classes, config.latent_width))
 
     def _inference_network(self) -> InferenceNetwork:
         config = self.config
@@ -140,7 +144,7 @@ class ProbabilisticClassifier(Algorithm):
 
     @torch.no_grad()
     def absorb(self, source: Iterable[Batch]) -> None:
-        """Keep the class means h_c of all source training samples."""
+        """Keep the class means h_c of all source training samples, and the classifier that they give."""
         sums = torch.zeros_like(self.class_features)
         counts = torch.zeros(self.classes, 1, dtype=sums.dtype, device=sums.device)
         for batch in source:
@@ -150,14 +154,18 @@ class ProbabilisticClassifier(Algorithm):
             sums += membership.mT @ self.features(batch.images)
             counts += membership.sum(dim=0).unsqueeze(-1)
         self.class_features.copy_(sums / counts)
+        classifier = self.infer_classifier(self.class_features)
+        self.classifier_mean.copy_(classifier.mean)
+        self.classifier_log_variance.copy_(classifier.log_variance)
 
     def predictive(self, embedded: Float[Tensor, "batch features"], noise: Noise | None) -> Predictive:
-        latent = self.infer_latent(embedded)
-        classifier = self.infer_classifier(self.class_features)
         if noise is None:
-            classifiers, latents = classifier.mean.unsqueeze(0), latent.mean.unsqueeze(0)
+            classifiers = self.classifier_mean.unsqueeze(0)
+            latents = self.infer_latent.mean(embedded).unsqueeze(0)
         else:
-            classifiers, latents = classifier.sample(noise["classifier"]), latent.sample(noise["latent"])
+            classifier = Gaussian(self.classifier_mean, self.classifier_log_variance)
+            classifiers = classifier.sample(noise["classifier"])
+            latents = self.infer_latent(embedded).sample(noise["latent"])
         everything = torch.ones(self.classes, dtype=torch.bool, device=embedded.device)
         return Predictive(log_softmax_of_classes(class_logits(classifiers, latents, everything)))
 

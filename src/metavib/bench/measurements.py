@@ -107,16 +107,16 @@ def bare_backbone(run: Trainee, images: int) -> Any:
 
 
 @torch.no_grad()
-def prediction(device: torch.device, images: int, *, rounds: int) -> dict[str, Any]:
+def prediction(device: torch.device, digits: int, images: int, *, rounds: int) -> dict[str, Any]:
     """A batch through the whole model, at its mean and with draws, against the network alone."""
     found = {}
-    for name, run in (
-        ("digits", digit_runs(1, "metavib", images, device)[0]),
-        ("squeezenet", image_run("metavib", images, device)),
+    for name, count, run in (
+        ("digits", digits, digit_runs(1, "metavib", digits, device)[0]),
+        ("squeezenet", images, image_run("metavib", images, device)),
     ):
         algorithm = run.algorithm
         side, channels = algorithm.backbone.image_size, algorithm.backbone.channels
-        ready = torch.rand(images, channels, side, side, device=device)
+        ready = torch.rand(count, channels, side, side, device=device)
         features = algorithm.embed(ready)
         noise = prediction_noise(algorithm, 0, 0, 0, features[:1])
 
@@ -133,11 +133,12 @@ def prediction(device: torch.device, images: int, *, rounds: int) -> dict[str, A
         }
         times = milliseconds(works, device, rounds=rounds, repeats=3)
         found[name] = {
+            "images": count,
             "ms": times,
             "mean_over_backbone": times["at_mean"] / times["backbone"],
             "draws_over_backbone": times["with_draws"] / times["backbone"],
         }
-    return {"images": images, **found}
+    return found
 
 
 def data_and_start(images: int) -> dict[str, Any]:

@@ -26,20 +26,18 @@ def run(arguments: argparse.Namespace) -> int:
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name(device) if gpu else f"CPU, {torch.get_num_threads()} threads",
     }
-    digits, images, rounds = (256, 64, 5) if gpu else (64, 8, arguments.rounds)
+    images, rounds = (64, 5) if gpu else (8, arguments.rounds)
     say(f"metavib bench on {record['device']}; a few minutes.")
-    record["digits"] = measurements.against_plain_loop(device, digits, rounds=rounds)
+    record["digits"] = measurements.against_plain_loop(device, 256, rounds=rounds)
     _show("digits, one step", record["digits"])
     record["images"] = measurements.images_step(device, images, rounds=rounds, plain=not arguments.quick)
     _show("SqueezeNet on images, one step", record["images"])
-    record["prediction"] = measurements.prediction(device, 256 if gpu else 64, rounds=rounds)
-    for network in ("digits", "squeezenet"):
-        _show(
-            f"prediction of {record['prediction']['images']} images, {network}", record["prediction"][network]
-        )
+    record["prediction"] = measurements.prediction(device, 256, 256 if gpu else 32, rounds=rounds)
+    for network, measured in record["prediction"].items():
+        _show(f"prediction, {network}", measured)
     widest = arguments.widest or (64 if gpu else 4)
     widths = [width for width in WIDTHS if width <= widest]
-    record["stacked"] = measurements.stacked(device, widths, digits, rounds=rounds)
+    record["stacked"] = measurements.stacked(device, widths, 256 if gpu else 64, rounds=rounds)
     _show_curve(record["stacked"])
     record["data"] = measurements.data_and_start(280 if arguments.quick else 1400)
     say("\ndata and start")

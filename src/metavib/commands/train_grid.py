@@ -22,7 +22,7 @@ from metavib.commands.train import (
 from metavib.config_file import read_config
 from metavib.data.catalog import NAMES, open_dataset
 from metavib.device import resolve_device
-from metavib.errors import UserError
+from metavib.errors import UserError, unknown_name
 from metavib.grid import Cell, Done, run_grid
 from metavib.runner import Surroundings
 from metavib.terminal import Bar, reading_bar, say, table
@@ -40,15 +40,16 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.batch is not None and arguments.batch < 1:
         raise UserError("--batch takes a whole number from 1.")
     cells, varied = grid_of(arguments)
+    device = resolve_device(arguments.device)
     total = sum(cell.experiment.training.steps for cell in cells)
-    say(f"{len(cells)} runs.")
+    say(f"{len(cells)} runs." if len(cells) > 1 else "1 run.")
     with stop_requested() as stop, reading_bar("reading images") as reading, Bar("training", total) as bar:
 
         def show(progress: Progress) -> None:
             bar.update(progress.step, in_words(progress))
 
         surroundings = Surroundings(
-            device=resolve_device(arguments.device),
+            device=device,
             data_root=Path(arguments.data) if arguments.data else None,
             skip_bad=arguments.skip_bad,
             checkpoint_seconds=arguments.checkpoint_seconds,
@@ -89,10 +90,10 @@ def grid_of(arguments: argparse.Namespace) -> tuple[list[Cell], list[str]]:
     values = [assignment(text) for text in arguments.set]
     varied = [name for name, text in values if "," in text]
     choices = [[(name, value.strip()) for value in text.split(",")] for name, text in values]
-    cells: dict[Path, Cell] = {}
+    cells: dict[str, Cell] = {}  # by what decides them: beta=.1,0.1 is one run
     for target, algorithm, seed, settings in itertools.product(
         _targets(arguments),
-        (arguments.algorithm or "").split(",") if arguments.algorithm else [None],
+        _algorithms(arguments),
         _seeds(arguments),
         itertools.product(*choices),
     ):
@@ -102,7 +103,7 @@ def grid_of(arguments: argparse.Namespace) -> tuple[list[Cell], list[str]]:
         experiment, place = experiment_and_place(own)
         suffix = "".join(f"-{name}{value}" for name, value in settings if name in varied)
         out = (Path(arguments.out) if arguments.out else place.parent) / (place.name + suffix)
-        cells[out] = Cell(experiment, out)
+        cells.setdefault(experiment.identity(), Cell(experiment, out))
     return list(cells.values()), varied
 
 
@@ -154,21 +155,35 @@ def _targets(arguments: argparse.Namespace) -> list[str | None]:
     if arguments.target is None or ("," not in arguments.target and arguments.target != "all"):
         return [arguments.target]
     given: dict[str, Any] = read_config(Path(arguments.config)) if arguments.config else {}
+    name = arguments.dataset or given.get("dataset")
+    if name is None:
+        return [arguments.target]  # an error that `experiment_and_place` has words for
     dataset = open_dataset(
-        str(absolute_if_path(arguments.dataset or given.get("dataset"), NAMES)),
+        str(absolute_if_path(name, NAMES)),
         data_root=Path(arguments.data) if arguments.data else None,
         protocol=arguments.protocol or given.get("protocol"),
         seed=0,
     )
     if arguments.target in dataset.domains:
         return [arguments.target]
-    return list(dataset.domains) if arguments.target == "all" else arguments.target.split(",")
+    targets = list(dataset.domains) if arguments.target == "all" else arguments.target.split(",")
+    for target in targets:
+        if target not in dataset.domains:  # said before the others are trained
+            raise unknown_name("target domain", target, dataset.domains)
+    return targets
 
 
-def _seeds(arguments: argparse.Namespace) -> list[int]:
-    """`--seeds 10` are 0 to 9, `--seeds 3,5` those two."""
+def _algorithms(arguments: argparse.Namespace) -> list[str | None]:
+    if arguments.algorithm is None:
+        return [None]
+    return [name.strip() for name in arguments.algorithm.split(",") if name.strip()]
+
+
+def _seeds(arguments: argparse.Namespace) -> Sequence[int | None]:
+    """`--seeds 10` are 0 to 9, `--seeds 3,5` those two; None is the configuration file's own."""
     if arguments.seeds is None:
-        if arguments.seed is None:
+        given: dict[str, Any] = read_config(Path(arguments.config)) if arguments.config else {}
+        if arguments.seed is None and given.get("seed") is None:
             arguments.seed = 0  # of a grid, so that the same command goes on with the same runs
         return [arguments.seed]
     if arguments.seed is not None:

@@ -74,9 +74,15 @@ class RotatedDigits(Dataset):
         self._dealt_out = protocol == "domainbed"
         self._direction = -1.0 if protocol == "paper-clockwise" else 1.0
         self._seed = seed
-        self._turned: dict[tuple[str, int], DomainImages] = {}  # runs of a grid share them
+        self._listings: dict[str, Listing] = {}  # the runs of a grid share these
+        self._turned: dict[tuple[str, int], DomainImages] = {}
 
     def listing(self, domain: str) -> Listing:
+        if domain not in self._listings:
+            self._listings[domain] = self._list(domain)
+        return self._listings[domain]
+
+    def _list(self, domain: str) -> Listing:
         members, validating = self._members(domain)
         names = tuple(f"digit-{index:05}" for index in members)
         classes = tuple(str(label) for label in self._labels[members])

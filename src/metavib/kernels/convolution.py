@@ -52,13 +52,13 @@ def _first_forward(
     for offset in tl.static_range(9):
         patch, counts = _first_patch(image, py, px, offset, tap, inside, SIDE)
         value = tl.dot(patch.to(weight.dtype), weight, input_precision="ieee")
-        better = (value > best) & counts[:, None]
+        better = (~(value <= best)) & counts[:, None]  # NaN goes on, as in torch
         best = tl.where(better, value, best)
         place = tl.where(better, tl.full((BLOCK, CHANNELS), offset, tl.int8), place)
-    positive = best > 0
-    place = tl.where(positive, place, tl.full((BLOCK, CHANNELS), NOWHERE, tl.int8))
+    cut_off = best <= 0
+    place = tl.where(cut_off, tl.full((BLOCK, CHANNELS), NOWHERE, tl.int8), place)
     at = (run * N * half * half + position[:, None]) * CHANNELS + channel[None, :]
-    tl.store(pooled + at, tl.where(positive, best, 0.0).to(pooled.dtype.element_ty), mask=inside[:, None])
+    tl.store(pooled + at, tl.where(cut_off, 0.0, best).to(pooled.dtype.element_ty), mask=inside[:, None])
     tl.store(places + at, place, mask=inside[:, None])
 
 
@@ -192,13 +192,13 @@ def _pool(values, pooled, places, IMAGES, SIDE: tl.constexpr, CHANNELS: tl.const
         seen = (y >= 0) & (y < SIDE) & (x >= 0) & (x < SIDE) & inside
         at = ((n * SIDE + y) * SIDE + x)[:, None] * CHANNELS + channel[None, :]
         value = tl.load(values + at, mask=seen[:, None], other=_LOWEST).to(tl.float32)
-        better = value > best
+        better = ~(value <= best)
         best = tl.where(better, value, best)
         place = tl.where(better, tl.full((BLOCK, CHANNELS), offset, tl.int8), place)
-    positive = best > 0
-    place = tl.where(positive, place, tl.full((BLOCK, CHANNELS), NOWHERE, tl.int8))
+    cut_off = best <= 0
+    place = tl.where(cut_off, tl.full((BLOCK, CHANNELS), NOWHERE, tl.int8), place)
     at = position[:, None] * CHANNELS + channel[None, :]
-    tl.store(pooled + at, tl.where(positive, best, 0.0).to(pooled.dtype.element_ty), mask=inside[:, None])
+    tl.store(pooled + at, tl.where(cut_off, 0.0, best).to(pooled.dtype.element_ty), mask=inside[:, None])
     tl.store(places + at, place, mask=inside[:, None])
 
 

@@ -200,12 +200,6 @@ class ResNet(Backbone):
         return self.layer4(self.layer3(self.layer2(self.layer1(maps)))).mean((2, 3))
 
     @final
-    def initialise_as_torch_does(self) -> None:
-        """Draw all weights again, the way that torch's own layers begin."""
-        for layer in self.modules():
-            if isinstance(layer, nn.Conv2d | nn.Linear):
-                layer.reset_parameters()
-
     def freeze_normalisation(self) -> None:
         for module in list(self.modules()):
             for name, child in list(module.named_children()):

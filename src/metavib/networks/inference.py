@@ -35,6 +35,13 @@ class InferenceNetwork(nn.Module):
         """The distribution inferred from each feature."""
         return self.layers(features)[-1]
 
+    def mean(self, features: Float[Tensor, "*batch features"]) -> Float[Tensor, "*batch width"]:
+        """The mean alone, where nothing is to be drawn: half of the last layer."""
+        first = nn.functional.elu(self.hidden_1(features))
+        second = nn.functional.elu(self.hidden_2(first))
+        width = self.hidden_2.out_features
+        return nn.functional.linear(second, self.output.weight[:width], self.output.bias[:width])
+
     def layers(self, features: Float[Tensor, "*batch features"]) -> tuple[Tensor, Tensor, Gaussian]:
         """What each of the three layers says, the last as a distribution (the information plane needs all)."""
         first = nn.functional.elu(self.hidden_1(features))

@@ -1,0 +1,297 @@
+"""`metavib train` with several targets, seeds, algorithms or values: a grid of runs."""
+
+import contextlib
+import json
+import shlex
+import statistics
+
+import pytest
+
+from metavib import grid
+from metavib.commands import train_grid
+from metavib.runner import train_and_measure
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def command(training, out):
+    """The arguments of a grid of short runs; no seed is named."""
+
+    def arguments(*more, **options):
+        words = training("--steps", 2, *more, **{"out": out} | options)
+        position = words.index("--seed")
+        return words[:position] + words[position + 2 :]
+
+    return arguments
+
+
+@pytest.fixture
+def runs(metavib, command):
+    """Trains a grid, and gives what it printed as JSON."""
+
+    def call(*more, **options):
+        status, out, err = metavib(*command(*more, "--json", **options))
+        assert status == 0, err
+        printed = json.loads(out)
+        assert printed["failed"] == []
+        return printed["runs"]
+
+    return call
+
+
+@pytest.fixture
+def widths(monkeypatch):
+    """How many runs were trained at a time, call by call."""
+    seen = []
+
+    def train_and_tell(stack, *others):
+        seen.append(len(stack))
+        return train_and_measure(stack, *others)
+
+    monkeypatch.setattr(grid, "train_and_measure", train_and_tell)
+    return seen
+
+
+def names(out):
+    return sorted(path.name for path in out.iterdir())
+
+
+def accuracy(run):
+    return 100 * run["unseen"]["accuracy"]["mean"]
+
+
+def rows_of(err, title):
+    """The cells of the table below a title, row by row, without the line under its head."""
+    lines = err[err.index(title) :].splitlines()[1:]
+    lines = lines[: next((i for i, line in enumerate(lines) if not line or line.startswith("(")), None)]
+    return [[text.strip() for text in line.split("  ") if text.strip()] for line in (lines[0], *lines[2:])]
+
+
+# --- what makes a grid ------------------------------------------------------------------------------------
+
+
+def test_all_targets_are_held_out_in_turn(runs, out):
+    found = runs("--target", "all")
+    assert [run["unseen_domain"] for run in found] == ["art", "cartoon", "photo", "sketch"]
+    assert {run["seed"] for run in found} == {0}
+    assert names(out) == [
+        f"images-{target}-metavib-seed0" for target in ("art", "cartoon", "photo", "sketch")
+    ]
+    for run in found:
+        path = out / run["run"]
+        assert run.pop("run") == str(path)
+        assert run == json.loads((path / "results.json").read_text())
+
+
+def test_listed_targets_times_a_number_of_seeds(runs, out):
+    found = runs("--target", "photo,art", "--seeds", 2)
+    assert [(run["unseen_domain"], run["seed"]) for run in found] == [
+        ("photo", 0),
+        ("photo", 1),
+        ("art", 0),
+        ("art", 1),
+    ]
+    assert len(names(out)) == 4
+
+
+def test_listed_seeds(runs, out):
+    assert [run["seed"] for run in runs("--seeds", "3,5,3")] == [3, 5]
+    assert names(out) == ["images-sketch-metavib-seed3", "images-sketch-metavib-seed5"]
+
+
+def test_one_seed_for_all_runs(runs):
+    assert {run["seed"] for run in runs("--target", "art,photo", "--seed", 7)} == {7}
+
+
+def test_listed_algorithms(metavib, command, out):
+    # Without the settings that one of them does not have.
+    words = [
+        word for word in command("--algorithm", "erm,metavib") if "draws" not in word and "width" not in word
+    ]
+    words = [
+        word for word, after in zip(words, [*words[1:], ""], strict=True) if (word, after) != ("--set",) * 2
+    ]
+    status, printed, err = metavib(*words, "--json")
+    assert status == 0, err
+    assert [run["algorithm"] for run in json.loads(printed)["runs"]] == ["erm", "metavib"]
+    assert names(out) == ["images-sketch-erm-seed0", "images-sketch-metavib-seed0"]
+    assert [row[0] for row in rows_of(err, "Accuracy")[1:]] == ["erm", "metavib"]
+
+
+def test_listed_values_of_settings(metavib, command, out):
+    status, printed, err = metavib(
+        *command("--set", "beta=.1, .01", "--set", "training.warmup=0,1", "--json")
+    )
+    assert status == 0
+    experiments = [
+        json.loads((out / run["run"] / "experiment.json").read_text())["experiment"]
+        for run in json.loads(printed)["runs"]
+    ]
+    found = [(one["method"]["beta"], one["training"]["warmup"]) for one in experiments]
+    assert found == [(0.1, 0), (0.1, 1), (0.01, 0), (0.01, 1)]
+    assert names(out)[0] == "images-sketch-metavib-seed0-beta.01-training.warmup0"
+    rows = [row[0] for row in rows_of(err, "Accuracy")[1:]]
+    assert rows[0] == "metavib beta=0.1 training.warmup=0"
+    assert len(set(rows)) == 4
+
+
+def test_the_same_value_in_other_words_is_the_same_run(runs):
+    assert len(runs("--set", "beta=.1,0.1,1e-1")) == 1
+
+
+def test_a_domain_whose_name_has_a_comma_is_one_domain(runs, make_folder, tmp_path):
+    folder = make_folder(tmp_path / "odd", domains="a,b c d")
+    assert [run["unseen_domain"] for run in runs("--target", "a,b", data=folder)] == ["a,b"]
+
+
+def test_a_configuration_file_may_name_the_dataset_and_the_seed(metavib, command, folder, tmp_path):
+    (tmp_path / "mine.json").write_text(json.dumps({"dataset": str(folder), "seed": 5}))
+    words = ["train", *command()[2:], "--config", tmp_path / "mine.json", "--json"]
+    status, out, _ = metavib(*words, "--target", "art,photo")
+    assert status == 0
+    assert [run["seed"] for run in json.loads(out)["runs"]] == [5, 5]
+
+
+def test_without_a_place_the_runs_go_below_runs(metavib, command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = command("--seeds", 2)
+    position = words.index("--out")
+    assert metavib(*words[:position], *words[position + 2 :]).status == 0
+    assert names(tmp_path / "runs") == ["images-sketch-metavib-seed0", "images-sketch-metavib-seed1"]
+
+
+# --- how it is trained ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ([], [1, 1, 1]),  # on a CPU stacking does not pay
+        (["--batch", 2], [2, 1]),
+        (["--no-batch", "--batch", 3], [1, 1, 1]),
+    ],
+    ids=str,
+)
+def test_so_many_runs_are_trained_at_a_time(runs, widths, flags, expected):
+    assert len(runs("--seeds", 3, *flags)) == 3
+    assert widths == expected
+
+
+def test_calling_a_finished_grid_again_trains_nothing_and_prints_the_same(metavib, command, widths):
+    first = metavib(*command("--seeds", 2, "--json"))
+    again = metavib(*command("--seeds", 2, "--json"))
+    assert widths == [1, 1]
+    assert again.out == first.out
+    assert again.err.count("is finished already") == 2
+
+
+# --- what is printed --------------------------------------------------------------------------------------
+
+
+def test_the_table_has_means_and_deviations_over_seeds_and_the_mean_of_each_row(metavib, command):
+    status, out, err = metavib(*command("--target", "art,photo", "--seeds", 3, "--json"))
+    assert status == 0
+    found = json.loads(out)["runs"]
+    values = {
+        target: [accuracy(run) for run in found if run["unseen_domain"] == target]
+        for target in ("art", "photo")
+    }
+    means = [statistics.mean(own) for own in values.values()]
+    head, row = rows_of(err, "Accuracy on the unseen domain")
+    assert head == ["art", "photo", "mean"]
+    expected = [f"{statistics.mean(own):.2f} +- {statistics.stdev(own):.2f}" for own in values.values()]
+    assert row == ["metavib", *expected, f"{statistics.mean(means):.2f}"]
+    assert rows_of(err, "Calibration error")[0] == head
+    assert "6 runs." in err
+    assert "selected by source-validation; protocol: folder" in err
+
+
+def test_without_json_nothing_is_on_stdout(metavib, command):
+    status, out, err = metavib(*command("--seeds", 2))
+    assert (status, out) == (0, "")
+    assert "Accuracy on the unseen domain" in err
+
+
+def test_runs_that_break_down_are_named_and_the_status_is_2(metavib, command, out):
+    rates = ("--set", "learning_rate=1e-3,1e30", "--set", "clip_norm=0", "--set", "selection=last")
+    status, printed, err = metavib(*command(*rates, "--steps", 3, "--batch", 2, "--json"))
+    assert status == 2
+    assert err.splitlines()[-1] == (
+        "metavib: 1 of 2 runs broke down and have no results; the lines above say why."
+    )
+    found = json.loads(printed)
+    assert len(found["runs"]) == len(found["failed"]) == 1
+    broken = out / "images-sketch-metavib-seed0-learning_rate1e30"
+    assert found["failed"][0]["run"] == str(broken)
+    assert "broke down at step 1" in found["failed"][0]["why"]
+    assert f"{broken} is left out: " in err
+    assert rows_of(err, "Accuracy")[2] == ["metavib learning_rate=1e+30", "-", "-"]
+
+
+def test_a_stopped_grid_prints_the_command_that_goes_on(metavib, command, out, monkeypatch):
+    @contextlib.contextmanager
+    def stop_after_three_steps():
+        steps = iter(range(2))
+        yield lambda: next(steps, None) is None
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train_grid, "stop_requested", stop_after_three_steps)
+        flags = (
+            "--target",
+            "art,photo",
+            "--set",
+            "beta=.1,.2",
+            "--batch",
+            2,
+            "--device",
+            "cpu",
+            "--skip-bad",
+        )
+        status, printed, err = metavib(*command(*flags, "--json"))
+    assert (status, printed) == (130, "")
+    last = err.splitlines()[-1]
+    assert last.startswith("metavib: stopped after step 1 of 2; the runs are kept. To go on: metavib train ")
+    words = shlex.split(last.partition("To go on: metavib ")[2])
+    assert words[words.index("--seed") + 1] == "0"
+    assert "--skip-bad" in words
+    status, printed, err = metavib(*words, "--json")
+    assert status == 0
+    assert len(json.loads(printed)["runs"]) == len(names(out)) == 4
+    assert err.count("is finished already") == 2  # the first stack was done
+
+
+# --- what is refused --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--seeds", "0"], "--seeds 0 will not do"),
+        (["--seeds", "x"], "--seeds x will not do"),
+        (["--seeds", "-1"], "--seeds -1 will not do"),
+        (["--seeds", "3,"], "--seeds 3, will not do"),
+        (["--seeds", "2", "--seed", "1"], "--seed and --seeds cannot be given together"),
+        (["--seeds", "2", "--batch", "0"], "--batch takes a whole number from 1"),
+        (["--target", "art,nowhere"], "unknown target domain 'nowhere'"),
+        (["--target", "art,"], "unknown target domain ''"),
+        (["--algorithm", "metavib,erl"], "unknown algorithm 'erl'"),
+        (["--algorithm", "metavib,erm"], "unknown setting 'latent_draws'"),
+        (["--set", "beta=.1,much"], "beta"),
+        (["--set", "bta=.1,.2"], "unknown setting 'bta'"),
+        (["--set", "=.1,.2"], "--set takes NAME=VALUE"),
+        (["--seeds", "2", "--device", "abacus"], "abacus"),
+    ],
+    ids=str,
+)
+def test_bad_input_is_one_line_and_nothing_is_written(refused, command, out, flags, said):
+    assert said in refused(*command(*flags))
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("target", ["all", "art,photo"])
+def test_a_grid_needs_a_dataset(refused, target):
+    assert "no dataset is given" in refused("train", "--target", target)

@@ -1,0 +1,402 @@
+"""Many runs: how they are divided, and that each leaves what it would have left alone."""
+
+import json
+import multiprocessing
+import signal
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from metavib import checkpoint, grid
+from metavib.cli import main
+from metavib.experiment import experiment_from
+from metavib.grid import Cell, pays, run_grid, stack_key
+from metavib.run_directory import RunDirectory
+from metavib.runner import Surroundings, open_run, train_and_measure
+from metavib.trainer import Stopped
+
+CPU = torch.device("cpu")
+TARGETS = ("art", "photo", "sketch")
+BREAKS_DOWN = {"learning_rate": 1e30, "clip_norm": 0.0}
+
+
+@pytest.fixture
+def cell(folder, tmp_path):
+    """Makes a small run of a grid; where its settings are not the usual ones, they are in its name."""
+
+    def make(target="sketch", seed=1, algorithm="erm", place="runs", backbone="digits", **changes):
+        values = {"dataset": str(folder), "target": target, "seed": seed, "algorithm": algorithm}
+        values |= {"backbone": backbone, "weights": "none"}
+        small = {"steps": 4, "images_per_domain": 8, "validations": 2, "repeats": 2}
+        if algorithm != "erm":
+            small |= {"latent_width": 16, "latent_draws": 2, "classifier_draws": 2}
+        name = "-".join([algorithm, target, str(seed), *(f"{key}{value}" for key, value in changes.items())])
+        return Cell(experiment_from(values, small | changes), tmp_path / place / name)
+
+    return make
+
+
+@pytest.fixture
+def widths(monkeypatch):
+    """How many runs were trained at a time, call by call."""
+    seen = []
+
+    def train_and_tell(stack, *others):
+        seen.append(len(stack))
+        return train_and_measure(stack, *others)
+
+    monkeypatch.setattr(grid, "train_and_measure", train_and_tell)
+    return seen
+
+
+def trained(cells, batch=None, **surroundings):
+    return run_grid(cells, Surroundings(CPU, **surroundings), batch=batch)
+
+
+def stopped(cells, batch, after):
+    """Train, and stop after so many steps."""
+    steps = iter(range(after - 1))
+    with pytest.raises(Stopped):
+        trained(cells, batch, stop=lambda: next(steps, None) is None)
+
+
+def model_of(one):
+    return (one.out / "model" / "model.safetensors").read_bytes()
+
+
+def log_of(one):
+    return RunDirectory(one.out).read_log()
+
+
+def stacks_beside(one):
+    return list((one.out.parent / ".stacks").glob("*"))
+
+
+# --- what may be stacked ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"target": "art"},
+        {"seed": 2},
+        {"beta": 0.5},
+        {"learning_rate": 0.5},
+        {"backbone_rate": 0.5},
+        {"initialisation": "torch"},
+        {"schedule": "constant"},
+        {"warmup": 3},
+        {"clip_norm": 0.0},
+        {"validation_share": 0.3},
+        {"patience": 1},
+        {"selection": "last"},
+    ],
+    ids=str,
+)
+def test_runs_that_differ_in_numbers_only_may_be_stacked(cell, changes):
+    first, other = cell(algorithm="metavib"), cell(algorithm="metavib", **changes)
+    assert first.experiment.identity() != other.experiment.identity()
+    assert stack_key(first.experiment) == stack_key(other.experiment)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"algorithm": "vib"},
+        {"backbone": "digits-domainbed"},
+        {"steps": 5},
+        {"images_per_domain": 9},
+        {"domains_per_episode": 2},
+        {"class_balanced": False},
+        {"weight_decay": 0.1},
+        {"validations": 3},
+        {"precision": "float32"},
+        {"latent_width": 17},
+        {"latent_draws": 3},
+        {"feature_size": 2.0},
+        {"kl_direction": "prior-to-posterior"},
+        {"flip": 0.25},
+    ],
+    ids=str,
+)
+def test_runs_of_different_shapes_or_ways_may_not(cell, changes):
+    first, other = cell(algorithm="metavib"), cell(**{"algorithm": "metavib"} | changes)
+    assert stack_key(first.experiment) != stack_key(other.experiment)
+
+
+def test_where_the_settings_came_from_does_not_matter(cell):
+    experiment = cell().experiment
+    assert stack_key(experiment) == stack_key(replace(experiment, preset="another"))
+
+
+def test_stacking_pays_for_small_networks_on_a_gpu(cell):
+    assert pays(cell().experiment, torch.device("cuda"))
+    assert not pays(cell().experiment, CPU)
+    assert not pays(cell(backbone="resnet18").experiment, torch.device("cuda"))
+
+
+# --- what comes out ---------------------------------------------------------------------------------------
+
+
+def test_stacked_runs_leave_the_files_and_results_that_they_leave_alone(cell, widths):
+    changes = [{"learning_rate": 1e-3}, {"learning_rate": 5e-4, "beta": 0.1}, {"validation_share": 0.3}]
+    together, alone = (
+        [
+            cell(target, seed, "metavib", place, **own)
+            for target, seed, own in zip(TARGETS, (1, 2, 3), changes, strict=True)
+        ]
+        for place in ("together", "alone")
+    )
+    said = []
+    stacked, single = trained(together, 3, say=said.append), trained(alone, 1)
+    assert widths == [3, 1, 1, 1]
+    assert "3 runs are trained as one program." in said
+    assert [one.cell for one in stacked] == together  # in the order that was asked for
+    assert stacks_beside(together[0]) == []
+    for mine, own in zip(stacked, single, strict=True):
+        assert files_in(mine.cell.out) == files_in(own.cell.out)
+        assert mine.failure is own.failure is None
+        assert mine.results == json.loads((mine.cell.out / "results.json").read_text())
+        assert mine.results.keys() == own.results.keys()
+        for part in ("unseen", "source_validation"):
+            found, expected = (one.results.pop(part) for one in (mine, own))
+            one_image = 1 / found["images"]
+            assert found.keys() == expected.keys()
+            assert found["accuracy"]["mean"] == pytest.approx(expected["accuracy"]["mean"], abs=one_image)
+            assert found["nll"]["mean"] == pytest.approx(expected["nll"]["mean"], rel=0.01)
+        assert mine.results == own.results
+
+
+def files_in(run):
+    return sorted(str(path.relative_to(run)) for path in run.rglob("*"))
+
+
+def test_a_finished_run_is_not_trained_again_and_a_new_one_is(cell, widths):
+    cells = [cell(target) for target in TARGETS]
+    first = trained(cells[:2], 2)
+    said = []
+    again = trained(cells, 2, say=said.append)
+    assert widths == [2, 1]
+    assert [one.results for one in again[:2]] == [one.results for one in first]
+    assert sum("is finished already" in line for line in said) == 2
+    assert again[2].results["unseen_domain"] == "sketch"
+
+
+def test_runs_that_may_not_be_stacked_are_trained_apart(cell, widths):
+    cells = [cell("art"), cell("art", weight_decay=0.1), cell("photo"), cell("art", algorithm="vib")]
+    assert [one.cell for one in trained(cells, 4)] == cells
+    assert sorted(widths) == [1, 1, 2]
+
+
+def test_progress_counts_the_steps_of_all_runs(cell):
+    shown = []
+    trained([cell(target) for target in TARGETS], 2, show=shown.append)
+    assert {progress.steps for progress in shown} == {12}
+    steps = [progress.step for progress in shown]
+    assert steps == sorted(steps)
+    assert (steps[0], steps[-1]) == (0, 12)
+    trained([cell(target) for target in TARGETS] + [cell("art", 2)], 2, show=shown.append)
+    assert [progress.step for progress in shown[len(steps) :]] == [12, 13, 14, 15, 16]
+
+
+# --- interruptions ----------------------------------------------------------------------------------------
+
+
+def test_an_interrupted_stack_goes_on_as_the_very_same_stack(cell, widths):
+    cells = [cell(target, seed) for target, seed in zip(TARGETS, (1, 2, 3), strict=True)]
+    unstopped = [
+        cell(target, seed, place="unstopped") for target, seed in zip(TARGETS, (1, 2, 3), strict=True)
+    ]
+    trained(unstopped, 3)
+    stopped(cells, 3, after=2)
+    assert not any((one.out / "results.json").exists() for one in cells)
+    (stack,) = stacks_beside(cells[0])
+    assert checkpoint.steps(stack) == [2]
+    trained(cells[::-1], 1)  # neither another order nor another width divides it
+    assert widths == [3, 3, 3]
+    assert stacks_beside(cells[0]) == []
+    for mine, other in zip(cells, unstopped, strict=True):
+        assert model_of(mine) == model_of(other)
+        assert log_of(mine) == log_of(other)
+
+
+def test_a_grid_of_other_runs_takes_its_own_out_of_a_stack_and_goes_on_with_them_alone(cell, widths):
+    cells = [cell(target) for target in TARGETS]
+    stopped(cells, 3, after=2)
+    before = [log_of(one) for one in cells]
+    first, new = trained([cells[0], cell("cartoon")], 2)
+    assert widths == [3, 1, 1]
+    assert checkpoint.steps(RunDirectory(cells[0].out).checkpoints) == [2, 4]
+    assert log_of(cells[0])[:2] == before[0]
+    assert [record["step"] for record in log_of(cells[0])] == [1, 2, 3, 4]
+    assert first.results["unseen_domain"] == "art"
+    assert new.results["unseen_domain"] == "cartoon"
+    # The two that were left behind lose nothing either.
+    rest = trained(cells, 3)
+    assert widths == [3, 1, 1, 1, 1]
+    assert all(one.results is not None for one in rest)
+    for one, log in zip(cells, before, strict=True):
+        assert checkpoint.steps(RunDirectory(one.out).checkpoints) == [2, 4]
+        assert log_of(one)[:2] == log
+
+
+def test_a_run_that_was_begun_alone_goes_on_alone(cell, widths):
+    cells = [cell(target) for target in TARGETS]
+    stopped(cells[:1], 1, after=2)
+    trained(cells, 3)
+    assert widths == [1, 1, 2]
+
+
+def test_kills_leave_no_trace_in_any_run_of_a_stack(training, tmp_path):
+    def command(out):
+        flags = ("--target", "art,photo,sketch", "--batch", 3, "--steps", 16, "--checkpoint-seconds", 0)
+        return training(*flags, out=tmp_path / out)
+
+    def newest_step():
+        steps = [s for stack in (tmp_path / "killed" / ".stacks").glob("*") for s in checkpoint.steps(stack)]
+        return max(steps, default=0)
+
+    # Each is a real process; the server that they are forked from has imported torch already.
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["metavib.commands.train_grid"])
+    for step in (1, 5):
+        process = server.Process(target=main, args=(command("killed"),))
+        process.start()
+        while process.is_alive() and newest_step() < step:
+            time.sleep(0.001)
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+        assert step <= newest_step() < 16
+        assert not list((tmp_path / "killed").glob("*/results.json"))
+    assert main(command("killed")) == 0
+    assert main(command("unstopped")) == 0
+    runs = sorted((tmp_path / "unstopped").iterdir())
+    assert len(runs) == 3
+    for run in runs:
+        for name in ("model/model.safetensors", "metrics.jsonl", "results.json"):
+            assert (tmp_path / "killed" / run.name / name).read_bytes() == (run / name).read_bytes()
+
+
+# --- memory -----------------------------------------------------------------------------------------------
+
+
+def test_a_stack_that_does_not_fit_into_memory_is_divided_until_it_does(cell, monkeypatch):
+    tried = []
+
+    def train_in_little_memory(stack, *others):
+        tried.append(len(stack))
+        if len(stack) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return train_and_measure(stack, *others)
+
+    monkeypatch.setattr(grid, "train_and_measure", train_in_little_memory)
+    cells = [cell(target, seed) for target in TARGETS[:2] for seed in (1, 2, 3)][:5]
+    said = []
+    done = trained(cells, 5, say=said.append)
+    assert tried == [5, 3, 2, 1, 2]
+    assert "5 runs do not fit into memory together; they are trained 3 at a time." in said
+    assert [one.cell for one in done] == cells
+    assert all(one.results is not None for one in done)
+    assert stacks_beside(cells[0]) == []
+
+
+def test_where_not_even_one_run_fits_that_is_an_error(cell, monkeypatch):
+    def train_in_no_memory(*given):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(grid, "train_and_measure", train_in_no_memory)
+    with pytest.raises(torch.OutOfMemoryError):
+        trained([cell("art"), cell("photo")], 2)
+
+
+@pytest.mark.parametrize(
+    ("runs", "free", "widest", "width"),
+    [
+        (10, 10**9, 128, 10),  # all fit
+        (10, 1000, 128, 5),  # seven would, in 70 % of it: two stacks of the same size
+        (10, 460, 128, 3),  # three: four stacks, of three at most
+        (10, 50, 128, 1),  # not even one, and it is tried
+        (10, 10**9, 4, 4),
+        (1, 10**9, 128, 1),
+    ],
+)
+def test_as_many_runs_are_stacked_as_fit(cell, monkeypatch, runs, free, widest, width):
+    monkeypatch.setattr(grid, "pays", lambda experiment, device: True)
+    monkeypatch.setattr(grid, "free_memory", lambda device: free)
+    monkeypatch.setattr(grid, "memory_of", lambda opened: 100)
+    monkeypatch.setattr(grid, "WIDEST", widest)
+    cells = [cell(seed=seed) for seed in range(runs)]
+    assert grid._width(cells, Surroundings(CPU), None) == width
+
+
+def test_the_width_that_is_asked_for_is_taken_and_none_where_stacking_does_not_pay(cell):
+    cells = [cell(seed=seed) for seed in range(3)]
+    assert [grid._width(cells, Surroundings(CPU), batch) for batch in (None, 1, 2, 7)] == [1, 1, 2, 7]
+
+
+def test_the_memory_of_a_run_is_about_what_its_images_and_parameters_take(cell, tmp_path):
+    few, many = (
+        open_run(
+            cell(images_per_domain=images).experiment, RunDirectory(tmp_path / "none"), Surroundings(CPU)
+        )
+        for images in (8, 80)
+    )
+    parameters = sum(parameter.nbytes for parameter in few.run.algorithm.parameters())
+    first, second = grid.memory_of(few), grid.memory_of(many)
+    assert first > 6 * parameters
+    # Of each image at least what the pooling looks back at: 28 x 28 x 32 and 14 x 14 x 32 numbers.
+    assert second - first > 2 * 3 * 72 * 4 * 32 * (28 * 28 + 14 * 14)
+    assert all(parameter.grad is None for parameter in few.run.algorithm.parameters())
+
+
+# --- runs that break down ---------------------------------------------------------------------------------
+
+
+def test_a_run_that_breaks_down_is_told_of_and_the_others_have_results(cell, widths):
+    cells = [cell("art"), cell("photo", **BREAKS_DOWN), cell("sketch")]
+    for trained_at_a_time in ([3], [1]):  # in its stack, and when it is called again
+        widths.clear()
+        said = []
+        sound, broken, other = trained(cells, 3, say=said.append)
+        assert widths == trained_at_a_time
+        assert sound.results is not None
+        assert other.results is not None
+        assert (broken.results, broken.cell) == (None, cells[1])
+        assert "broke down at step 1" in broken.failure
+        assert f"{cells[1].out} is left out: {broken.failure}" in said
+        assert not (cells[1].out / "results.json").exists()
+    assert stacks_beside(cells[0]) == []
+
+
+def test_a_run_that_broke_down_before_an_interruption_gets_no_results_after_it(cell):
+    cells = [cell("art"), cell("photo", **BREAKS_DOWN)]
+    stopped(cells, 2, after=3)
+    sound, broken = trained(cells, 2)
+    assert sound.results is not None
+    assert broken.results is None
+    assert "broke down at step 1" in broken.failure
+
+
+def test_where_a_whole_stack_breaks_down_the_next_one_is_trained(cell, widths):
+    cells = [cell(target, **BREAKS_DOWN) for target in TARGETS[:2]]
+    cells += [cell(target, weight_decay=0.1) for target in TARGETS[:2]]
+    said = []
+    done = trained(cells, 2, say=said.append)
+    assert widths == [2, 2]
+    assert [one.results is None for one in done] == [True, True, False, False]
+    assert all("broke down at step 1" in one.failure for one in done[:2])
+    assert any("none of these 2 runs is left" in line for line in said)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_model_that_cannot_be_measured_costs_the_others_nothing(cell, batch):
+    # The only update is the one that goes astray: no loss has seen it.
+    cells = [cell("art", steps=1, selection="last", **BREAKS_DOWN), cell("photo", steps=1, selection="last")]
+    for _ in range(2):
+        astray, sound = trained(cells, batch)
+        assert sound.results is not None
+        assert astray.results is None
+        assert "probabilities are not finite" in astray.failure
