@@ -24,6 +24,7 @@ from metavib.data.prepared import Sources
 from metavib.experiment import Experiment
 from metavib.optimization import Optimizer
 from metavib.randomness import fold, key_of, normal
+from metavib.terminal import say
 
 EAGER_STEPS = 3  # before the capture: libraries choose and load their kernels in the first ones
 
@@ -71,6 +72,10 @@ class Program:
         self.steps, self.done = settings.steps, 0
         self.terms: dict[str, Tensor] = {}  # of the last step, [runs] each
         self.capture = capture and self.device.type == "cuda"
+        if self.device.type == "cuda":
+            torch.backends.cudnn.benchmark = (
+                True  # the sizes of a step never change: let cuDNN try what is fast
+            )
         self.graph: torch.cuda.CUDAGraph | None = None
         self.eager = 0
         self.prefetcher: Prefetcher | None = None
@@ -94,11 +99,26 @@ class Program:
                 self._step()
             self.eager += 1
         else:
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
-                self._step()
-            self.graph.replay()
+            self._capture()
         self.done += 1
+
+    def _capture(self) -> None:
+        """Record the step, which does not run it, and run it. Where it cannot be recorded it stays eager."""
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                self._step()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            say(
+                f"metavib: the step cannot be a CUDA graph and stays eager, slower: {str(error).splitlines()[0]}"
+            )
+            self.capture = False
+            self._step()
+            return
+        self.graph = graph
+        graph.replay()
 
     def values(self) -> dict[str, list[float]]:
         """The terms of the last step, run by run. This waits for the device."""

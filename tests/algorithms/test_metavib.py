@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal, kl_divergence
-from torch.func import functional_call
+from torch.func import functional_call, grad, stack_module_state, vmap
 
 from metavib.algorithms import ALGORITHMS
 from metavib.algorithms import metavib as module
@@ -356,3 +356,42 @@ def test_golden_losses_of_three_training_steps(name: str) -> None:
         for term, value in terms.items():
             losses.setdefault(term, []).append(value.item())
     assert losses == {term: pytest.approx(values, abs=1e-4) for term, values in GOLDEN[name].items()}
+
+
+@pytest.mark.parametrize("kind", [Baseline, VIB, MetaVIB])
+@pytest.mark.parametrize("train", [TRAIN, WITHOUT_CLASS_2])
+def test_every_role_is_the_mean_over_each_domain_as_meta_test(kind: Any, train: Tensor) -> None:
+    every, one = built(kind, roles="every"), built(kind)
+    episode = episode_of(train)
+    noise = noise_for(every, episode)
+    domains = [
+        Samples(*(values[place : place + 1] for values in samples))
+        for samples in episode
+        for place in range(len(samples.labels))
+    ]
+    alone = []
+    for role, test in enumerate(domains):
+        others = [domain for place, domain in enumerate(domains) if place != role]
+        rest = Samples(*(torch.cat(values) for values in zip(*others, strict=True)))
+        alone.append(
+            one.losses(Episode(rest, test), {purpose: draws[role] for purpose, draws in noise.items()})
+        )
+    for name, value in every.losses(episode, noise).items():
+        expected = torch.stack([terms[name] for terms in alone]).mean()
+        torch.testing.assert_close(value, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_every_role_can_be_stacked() -> None:
+    models = [built(roles="every", beta=beta) for beta in (0.1, 1.0)]
+    episode = episode_of()
+    noise = noise_for(models[0], episode)
+
+    def total(parameters: Any, buffers: Any) -> Tensor:
+        terms = functional_call(models[0], (parameters, buffers), (episode, noise))
+        return torch.stack(list(terms.values())).sum()
+
+    gradients = vmap(grad(total))(*stack_module_state(models))
+    for run, model in enumerate(models):
+        torch.stack(list(model.losses(episode, noise).values())).sum().backward()
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(gradients[name][run], parameter.grad, rtol=1e-8, atol=1e-10)

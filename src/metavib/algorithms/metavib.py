@@ -21,6 +21,7 @@ Deviations and gaps closed:
   1/(NC) only rescales the loss. The supplement's algorithm box has the KL reversed: the setting `kl_direction`.
 - Where the meta-train domains of an episode lack a class, it gets no logit, and meta-test samples of that class
   are left out of the episode's loss.
+- `roles = every` is ours: in one pass of the network each domain of the episode is meta-test in turn.
 - Features are scaled to a chosen size (one number, measured on the first episode before training), because that of
   backbones differs by a factor of 20 and psi . z grows with its square. The digit network does best as it is.
 """
@@ -65,6 +66,11 @@ class ProbabilisticClassifier(Algorithm):
         initial_log_variance: float = setting(
             0.0, "log sigma^2 of z and psi before training", minimum=-10, maximum=10
         )
+        roles: str = setting(
+            "one",
+            "which domain of an episode is meta-test: one, or every one in turn, all in the same pass",
+            choices=("one", "every"),
+        )
         feature_size: float = setting(
             1.0, "size of the backbone's features before training; 0 takes them as they are", minimum=0
         )
@@ -102,10 +108,31 @@ class ProbabilisticClassifier(Algorithm):
         train, test = episode.meta_train, episode.meta_test
         images = torch.cat([train.flat_images(), test.flat_images()])
         features = self.features(images, noise.get("dropout"))
-        train_features, test_features = features.tensor_split([train.flat_labels().shape[0]])
-        labels = test.flat_labels()
+        if self.config.roles == "one":
+            of_train, of_test = features.tensor_split([train.flat_labels().shape[0]])
+            return self._losses(of_train, train.flat_labels(), of_test, test.flat_labels(), noise)
+        labels = torch.cat([train.labels, test.labels])
+        features = features.unflatten(0, labels.shape)
+        drawn = {purpose: noise[purpose] for purpose in ("classifier", "latent")}
+        of_roles = torch.vmap(self._losses)(
+            _all_but_each(features).flatten(1, 2),
+            _all_but_each(labels).flatten(1, 2),
+            features,
+            labels,
+            drawn,
+        )
+        return {name: values.mean() for name, values in of_roles.items()}
 
-        pooled = class_means(train_features, train.flat_labels(), self.classes)
+    def _losses(
+        self,
+        train_features: Float[Tensor, "train_samples features"],
+        train_labels: Int[Tensor, "train_samples"],
+        test_features: Float[Tensor, "samples features"],
+        labels: Int[Tensor, "samples"],
+        noise: Noise,
+    ) -> dict[str, Float[Tensor, ""]]:
+        """The terms of one division into meta-train and meta-test."""
+        pooled = class_means(train_features, train_labels, self.classes)
         # One pass for samples and class means: their number is small against the size of the weights.
         codes = self.infer_latent(torch.cat([test_features, pooled.features]))
         latent, of_means = codes.split(len(labels))
@@ -124,6 +151,9 @@ class ProbabilisticClassifier(Algorithm):
 
     def noise_shapes(self, meta_train_images: int, meta_test_images: int) -> Shapes:
         shapes = self.prediction_noise_shapes(meta_test_images)
+        if self.config.roles == "every":
+            domains = meta_train_images // meta_test_images + 1
+            shapes = {purpose: (domains, *shape) for purpose, shape in shapes.items()}
         return shapes | dropout_shape(self.backbone, meta_train_images + meta_test_images)
 
     def features(self, images: Tensor, dropout: Tensor | None = None) -> Float[Tensor, "batch features"]:
@@ -175,6 +205,11 @@ class ProbabilisticClassifier(Algorithm):
             "classifier": (config.classifier_draws, self.classes, config.latent_width),
             "latent": (config.latent_draws, batch, config.latent_width),
         }
+
+
+def _all_but_each(values: Float[Tensor, "domains ..."] | Int[Tensor, "domains ..."]) -> Tensor:
+    """For each domain the values of all others: [domains, domains - 1, ...]."""
+    return torch.stack([torch.cat([values[:own], values[own + 1 :]]) for own in range(len(values))])
 
 
 @final

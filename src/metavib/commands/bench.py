@@ -20,7 +20,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure, show, and print the record."""
     device = resolve_device(arguments.device)
     gpu = device.type == "cuda"
-    torch.backends.cudnn.benchmark = True
     record: dict[str, Any] = {
         "metavib": __version__,
         "torch": torch.__version__,
