@@ -11,6 +11,7 @@ import torch
 from metavib import __version__
 from metavib.bench import measurements
 from metavib.device import resolve_device
+from metavib.errors import UserError
 from metavib.terminal import say, table
 
 WIDTHS = (1, 2, 4, 8, 16, 24, 32, 64)
@@ -18,6 +19,10 @@ WIDTHS = (1, 2, 4, 8, 16, 24, 32, 64)
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, show, and print the record."""
+    for option in ("rounds", "widest"):
+        value = getattr(arguments, option)
+        if value is not None and value < 1:
+            raise UserError(f"--{option} takes a whole number from 1.")
     device = resolve_device(arguments.device)
     gpu = device.type == "cuda"
     record: dict[str, Any] = {

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from metavib.bench import measurements
+
+TIMES = {"metavib": 2.0, "erm": 1.0, "backbone": 1.0, "plain_loop": 6.0}
+STEP = {"images": "3 x 8", "ms": TIMES, "metavib_over_erm": 2.0, "share_of_the_network_alone": 0.5}
+AHEAD = {"images": 4, "ms": {"backbone": 1.0, "at_mean": 1.1, "with_draws": 1.2}, "mean_over_backbone": 1.1}
+CURVE = {
+    "step_ms": 3.0,
+    "run_and_step_ms": 1.5,
+    "faster_than_eager_one_after_another": 4.0,
+    "faster_than_captured_one_after_another": 2.0,
+}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Any, ...]]:
+    """What the measurements were asked for; they answer at once."""
+    calls: dict[str, tuple[Any, ...]] = {}
+
+    def answers(name: str, answer: Any) -> None:
+        def measure(*arguments: Any, **options: Any) -> Any:
+            calls[name] = (*arguments, options)
+            return answer
+
+        monkeypatch.setattr(measurements, name, measure)
+
+    answers("against_plain_loop", STEP)
+    answers("images_step", STEP)
+    answers("prediction", {"digits": AHEAD, "squeezenet": AHEAD})
+    answers(
+        "stacked",
+        {"images": "3 x 8", "one_run_ms": {"captured": 6.0, "eager": 12.0}, "by_runs": {"2": CURVE}},
+    )
+    answers("data_and_start", {"cores": 2, "cache_images_a_second": 900.0})
+    return calls
+
+
+def test_the_record_goes_to_stdout_and_the_tables_to_people(
+    metavib: Callable[..., Any], asked: dict[str, tuple[Any, ...]]
+) -> None:
+    status, out, err = metavib("bench", "--device", "cpu", "--json")
+    assert status == 0
+    record = json.loads(out)
+    assert {"metavib", "torch", "device", "digits", "images", "prediction", "stacked", "data"} == set(record)
+    assert "metavib over erm: 2.00" in err
+    assert any(line.split() == ["2", "3.00", "1.500", "4.0", "2.0"] for line in err.splitlines())
+    assert "cache images a second: 900" in err
+
+
+def test_what_is_measured_can_be_made_smaller(
+    metavib: Callable[..., Any], asked: dict[str, tuple[Any, ...]]
+) -> None:
+    assert metavib("bench", "--device", "cpu", "--quick", "--rounds", 2, "--widest", 2)[:2] == (0, "")
+    assert asked["images_step"][-1] == {"rounds": 2, "plain": False}
+    assert asked["stacked"][1] == [1, 2]
+    assert asked["data_and_start"][0] == 280
+
+
+@pytest.mark.parametrize("option", ["--rounds", "--widest"])
+def test_numbers_below_one_are_refused(
+    refused: Callable[..., str], asked: dict[str, tuple[Any, ...]], option: str
+) -> None:
+    assert option in refused("bench", option, 0)
+    assert asked == {}
