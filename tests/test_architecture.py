@@ -20,7 +20,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 LAYERS = [
     {"errors", "shapes", "memory", "terminal"},
     {"kernels"},
-    {"settings", "randomness", "atomic", "metrics", "config_file", "device"},
+    {"settings", "randomness", "atomic", "metrics", "config_file", "device", "paper"},
     {"functional"},
     {"data", "networks"},
     {"algorithms"},
@@ -32,6 +32,7 @@ LAYERS = [
     {"trainer", "provenance", "serving"},  # whoever serves a model never imports a trainer
     {"runner"},
     {"grid", "bench"},
+    {"reproduction"},
     {"commands"},
     {"cli"},
     {"__main__"},

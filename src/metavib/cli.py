@@ -24,6 +24,7 @@ COMMANDS = {
     "train": "train on some domains and measure on one that is held out; resumes an unfinished run",
     "evaluate": "measure a trained model on a domain",
     "predict": "classify images, with probability and uncertainty",
+    "reproduce": "measure a table of the paper, with its numbers beside ours; goes on where it was",
     "bench": "measure how fast training, prediction and data are on this machine",
     "describe": "explain an algorithm, dataset, backbone, preset, run or model",
 }
@@ -159,6 +160,8 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
     predict.add_argument("--seed", type=int, default=0, help="of the draws (%(default)s)")
     _add_device(predict)
 
+    _add_reproduction(commands["reproduce"])
+
     bench = commands["bench"]
     bench.add_argument("--quick", action="store_true", help="without the loop that decodes files")
     bench.add_argument("--rounds", type=int, default=7, help="measurements on a CPU (%(default)s)")
@@ -199,6 +202,40 @@ def _add_training(train: argparse.ArgumentParser) -> None:
     train.add_argument("--no-batch", action="store_true", help="train the runs of a grid one after another")
     _add_data(train)
     _add_device(train)
+
+
+def _add_reproduction(reproduce: argparse.ArgumentParser) -> None:
+    reproduce.add_argument(
+        "name",
+        metavar="TABLE",
+        help="rotated-mnist, pacs, vlcs, ablation-pacs, ablation-vlcs, beta-pacs, beta-vlcs, "
+        "beta-rotated-mnist or samples-pacs",
+    )
+    reproduce.add_argument(
+        "--algorithms", nargs="+", metavar="NAME", help="the rows to measure (all we have)"
+    )
+    reproduce.add_argument("--targets", nargs="+", metavar="DOMAIN", help="the columns to measure (all)")
+    reproduce.add_argument("--seeds", default="3", help="how many, or a list as 3,5,8 (%(default)s)")
+    reproduce.add_argument("--preset", default="fast", help="paper or fast (%(default)s)")
+    reproduce.add_argument("--steps", type=int, help="iterations, instead of the preset's")
+    reproduce.add_argument("--backbone", help="the network, instead of the preset's")
+    reproduce.add_argument("--weights", help="imagenet, a file, or none")
+    reproduce.add_argument(
+        "--select",
+        default="source-validation",
+        help="the model kept: source-validation or last (%(default)s)",
+    )
+    reproduce.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting"
+    )
+    reproduce.add_argument("--out", help="where runs and tables go (runs/reproduce/TABLE)")
+    reproduce.add_argument("--plan", action="store_true", help="only say how long it would take")
+    reproduce.add_argument("--no-batch", action="store_true", help="train the runs one after another")
+    reproduce.add_argument(
+        "--checkpoint-seconds", type=float, default=30.0, help="time between checkpoints (%(default)s)"
+    )
+    _add_data(reproduce)
+    _add_device(reproduce)
 
 
 def _add_data(parser: argparse.ArgumentParser) -> None:

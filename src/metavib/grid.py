@@ -11,10 +11,12 @@ import gc
 import itertools
 import json
 import shutil
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,9 +32,10 @@ from metavib.evaluate import AstrayError
 from metavib.experiment import Experiment
 from metavib.networks.backbones import BACKBONES
 from metavib.optimization import NonFiniteError
+from metavib.program import Program, Trainee
 from metavib.randomness import normal
 from metavib.run_directory import RunDirectory
-from metavib.runner import Opened, Surroundings, check_directory, open_run, train_and_measure
+from metavib.runner import Surroundings, check_directory, open_run, train_and_measure
 from metavib.trainer import Progress, identity_of, slice_checkpoint
 
 # What may differ between the runs of a stack: numbers that a step reads, and what each run has for itself.
@@ -49,6 +52,7 @@ FREE_TRAINING = (
 )
 WIDEST = 128  # more runs than this fill any GPU, and their checkpoint would be large
 SHARE_OF_FREE_MEMORY = 0.7
+PROBED_STEPS = 6  # of each kind of run, before and while an estimate is timed
 
 
 @dataclass(frozen=True)
@@ -68,10 +72,24 @@ class Done:
     failure: str | None
 
 
-def run_grid(cells: Sequence[Cell], surroundings: Surroundings, *, batch: int | None) -> list[Done]:
+class Watch(ABC):
+    """Whoever shows the cells of a grid one by one."""
+
+    @abstractmethod
+    def running(self, cells: Sequence[Cell], progress: Progress) -> None:
+        """These cells are trained, and stand at this step."""
+
+    @abstractmethod
+    def finished(self, done: Done) -> None:
+        """This cell has its results, or will have none."""
+
+
+def run_grid(
+    cells: Sequence[Cell], surroundings: Surroundings, *, batch: int | None, watch: Watch | None = None
+) -> list[Done]:
     """Train and measure all cells: stacked where that pays (`batch` is None), or so many at a time.
 
-    `surroundings.show` sees the steps of all runs together.
+    `surroundings.show` sees the steps of all runs together, `watch` those of each.
     """
     done: dict[Path, Done] = {}
     for cell in cells:
@@ -79,19 +97,66 @@ def run_grid(cells: Sequence[Cell], surroundings: Surroundings, *, batch: int | 
         if finished is not None:
             surroundings.say(f"{cell.out} is finished already; nothing was trained.")
             done[cell.out] = Done(cell, finished, None)
+            if watch is not None:
+                watch.finished(done[cell.out])
     left = [cell for cell in cells if cell.out not in done]
     steps = {cell.out: cell.experiment.training.steps for cell in cells}
     total, behind = sum(steps.values()), sum(steps[path] for path in done)
     known: dict[tuple[str, str, int], Dataset] = {}
     for stack in _stacks(left, surroundings, batch):
 
-        def show(progress: Progress, behind: int = behind, width: int = len(stack)) -> None:
-            surroundings.show(replace(progress, step=behind + width * progress.step, steps=total))
+        def show(progress: Progress, behind: int = behind, stack: Sequence[Cell] = stack) -> None:
+            surroundings.show(replace(progress, step=behind + len(stack) * progress.step, steps=total))
+            if watch is not None:
+                watch.running(stack, progress)
 
         for finished_cell in _run_stack(stack, replace(surroundings, show=show), known):
             done[finished_cell.cell.out] = finished_cell
+            if watch is not None:
+                watch.finished(finished_cell)
         behind += sum(steps[cell.out] for cell in stack)
     return [done[cell.out] for cell in cells]
+
+
+class Estimate(NamedTuple):
+    """How much a grid has to do; time and memory are None where nothing is left."""
+
+    runs: int
+    finished: int
+    seconds: float | None
+    gigabytes: float | None
+
+
+def estimate(cells: Sequence[Cell], surroundings: Surroundings, *, batch: int | None) -> Estimate:
+    """Time and memory from a few steps of one run of each kind, for all of them as they would be stacked.
+
+    Runs that were begun count as a whole. Nothing is written.
+    """
+    left = [cell for cell in cells if check_directory(RunDirectory(cell.out), cell.experiment) is None]
+    seconds, memory = 0.0, 0
+    for group in _groups(left):
+        width = _width(group, surroundings, batch)
+        stack = [
+            open_run(cell.experiment, RunDirectory(cell.out), surroundings).run for cell in group[:width]
+        ]
+        memory = max(memory, len(stack) * memory_of(stack[0]))
+        steps = group[0].experiment.training.steps
+        seconds += -(-len(group) // width) * steps * _seconds_a_step(Program(stack))
+        del stack
+    if not left:
+        return Estimate(len(cells), len(cells), None, None)
+    return Estimate(len(cells), len(cells) - len(left), seconds, memory / 2**30)
+
+
+def _seconds_a_step(program: Program) -> float:
+    count = min(PROBED_STEPS, program.steps)
+    for _ in range(2):  # the first time chooses and loads kernels
+        program.start(0)
+        started = time.monotonic()
+        for _ in range(count):
+            program.step()
+        program.values()
+    return (time.monotonic() - started) / count
 
 
 def stack_key(experiment: Experiment) -> str:
@@ -127,14 +192,20 @@ def _stacks(cells: Sequence[Cell], surroundings: Surroundings, batch: int | None
                     _remove(members.parent)
     begun_alone = [cell for cell in waiting.values() if _has_checkpoint(cell)]
     yield from ([cell] for cell in begun_alone)
-    fresh = [cell for cell in waiting.values() if cell not in begun_alone]
-    for _, group in itertools.groupby(
-        sorted(fresh, key=lambda c: stack_key(c.experiment)), key=lambda c: stack_key(c.experiment)
-    ):
-        members_of_group = list(group)
-        width = _width(members_of_group, surroundings, batch)
-        for first in range(0, len(members_of_group), width):
-            yield members_of_group[first : first + width]
+    for group in _groups([cell for cell in waiting.values() if cell not in begun_alone]):
+        width = _width(group, surroundings, batch)
+        for first in range(0, len(group), width):
+            yield group[first : first + width]
+
+
+def _groups(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
+    """The cells that could be stacked with one another."""
+
+    def key(cell: Cell) -> str:
+        return stack_key(cell.experiment)
+
+    for _, group in itertools.groupby(sorted(cells, key=key), key=key):
+        yield list(group)
 
 
 def _has_checkpoint(cell: Cell) -> bool:
@@ -159,22 +230,22 @@ def _width(cells: Sequence[Cell], surroundings: Surroundings, batch: int | None)
     if not pays(cells[0].experiment, surroundings.device):
         return 1
     opened = open_run(cells[0].experiment, RunDirectory(cells[0].out), surroundings)
-    fits = int(SHARE_OF_FREE_MEMORY * free_memory(surroundings.device) / memory_of(opened))
+    fits = int(SHARE_OF_FREE_MEMORY * free_memory(surroundings.device) / memory_of(opened.run))
     widest = max(1, min(fits, WIDEST, len(cells)))
     parts = -(-len(cells) // widest)
     return -(-len(cells) // parts)  # stacks of the same size
 
 
-def memory_of(opened: Opened) -> int:
+def memory_of(run: Trainee) -> int:
     """About how many bytes a run takes while it trains: what its forward pass keeps, twice, and its parameters."""
-    training, algorithm = opened.experiment.training, opened.run.algorithm
+    training, algorithm = run.experiment.training, run.algorithm
     sampler = EpisodeSampler(
-        [opened.run.sources.train],
+        [run.sources.train],
         [0],
         domains_per_episode=training.domains_per_episode,
         images_per_domain=training.images_per_domain,
         class_balanced=training.class_balanced,
-        augmentation=opened.experiment.augmentation,
+        augmentation=run.experiment.augmentation,
     )
     shapes = algorithm.noise_shapes((sampler.domains - 1) * sampler.images, sampler.images)
     key = torch.zeros((), dtype=torch.int64, device=sampler.device)
@@ -198,7 +269,9 @@ def _run_stack(
         return _train_stack(stack, surroundings, known)
     except torch.OutOfMemoryError:
         if len(stack) == 1:
-            raise
+            reason = "out of memory; lower images_per_domain with --set, or use another --device"
+            surroundings.say(f"{stack[0].out} is left out: {reason}")
+            return [Done(stack[0], None, reason)]
     # Outside of the handler: the error held everything that was allocated.
     gc.collect()
     torch.cuda.empty_cache()

@@ -222,6 +222,8 @@ def check_directory(
             )
         return None
     record = read_json(directory.experiment)
+    if record.get("format") != FORMAT:
+        raise UserError(f"{directory.path} was made by another version of metavib. Choose another --out.")
     try:
         other = experiment_from(record["experiment"])
         changed = [name for name in ("split", "content") if data and record["data"][name] != data[name]]

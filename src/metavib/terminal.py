@@ -12,6 +12,25 @@ from typing import Any
 PLAIN_SECONDS = 5.0  # between two lines of progress where there is no terminal
 
 
+class _Terminal:
+    """A terminal has room for one thing that moves; what comes second while there is one stays unseen."""
+
+    taken = False
+
+
+def take_terminal() -> bool:
+    """Whether there is a terminal and nothing moves in it yet; then it is the caller's until it is given back."""
+    if _Terminal.taken or not sys.stderr.isatty():
+        return False
+    _Terminal.taken = True
+    return True
+
+
+def give_terminal_back() -> None:
+    """Something else may move now."""
+    _Terminal.taken = False
+
+
 class Bar:
     """Progress of one long piece of work: a bar in a terminal, now and then a line elsewhere.
 
@@ -40,6 +59,8 @@ class Bar:
         if self.first is None:
             self.first, self.started, self.told = done, now, now
             self._appear()
+        if self.rich is None and _Terminal.taken:
+            return
         left = _time_left(now - self.started, done - self.first, self.total - done)
         if self.rich is not None:
             self.rich.update(self.task, completed=done, description=self.title, detail=detail, left=left)
@@ -57,16 +78,19 @@ class Bar:
             say(text)
 
     def _appear(self) -> None:
-        if sys.stderr.isatty():
-            with contextlib.suppress(ModuleNotFoundError):
+        if take_terminal():
+            try:
                 self.rich = _rich_bar()
                 self.task = self.rich.add_task(self.title, total=self.total, detail="", left="")
                 self.rich.start()
+            except ModuleNotFoundError:  # then lines will do
+                give_terminal_back()
 
     def _let_go(self) -> None:
         if self.rich is not None:
             self.rich.stop()
             self.rich = None
+            give_terminal_back()
 
 
 def say(text: str) -> None:

@@ -188,13 +188,18 @@ def _seeds(arguments: argparse.Namespace) -> Sequence[int | None]:
         return [arguments.seed]
     if arguments.seed is not None:
         raise UserError("--seed and --seeds cannot be given together.")
+    return seeds_of(arguments.seeds)
+
+
+def seeds_of(text: str) -> list[int]:
+    """The seeds that `--seeds` names: so many from 0, or a list."""
     try:
-        seeds = [int(text) for text in arguments.seeds.split(",")]
+        seeds = [int(part) for part in text.split(",")]
     except ValueError:
         seeds = [-1]
-    if min(seeds) < 0 or ("," not in arguments.seeds and seeds[0] < 1):
-        raise UserError(f"--seeds {arguments.seeds} will not do: it takes how many, or a list as 3,5,8.")
-    return seeds if "," in arguments.seeds else list(range(seeds[0]))
+    if min(seeds) < 0 or ("," not in text and seeds[0] < 1):
+        raise UserError(f"--seeds {text} will not do: it takes how many, or a list as 3,5,8.")
+    return seeds if "," in text else list(range(seeds[0]))
 
 
 def _row_name(cell: Cell, varied: Sequence[str]) -> str:

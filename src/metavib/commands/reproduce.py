@@ -1,0 +1,222 @@
+"""`metavib reproduce`: a table of the paper, measured, with the paper's numbers beside ours."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, final
+
+from metavib import atomic
+from metavib import reproduction as tables
+from metavib.commands.train import assignment, stop_requested
+from metavib.commands.train_grid import seeds_of
+from metavib.device import resolve_device
+from metavib.errors import UserError
+from metavib.grid import Cell, Done, Estimate, Watch, estimate, run_grid
+from metavib.paper import Table, table_named
+from metavib.runner import Surroundings
+from metavib.terminal import (
+    PLAIN_SECONDS,
+    duration,
+    give_terminal_back,
+    reading_bar,
+    say,
+    table,
+    take_terminal,
+)
+from metavib.trainer import Progress, Stopped
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train what is missing of the table, then print and write it."""
+    paper = table_named(arguments.name)
+    choices = choices_from(arguments, paper)
+    out = Path(arguments.out or f"runs/reproduce/{paper.name}")
+    cells = tables.cells_of(paper, choices, out)
+    device = resolve_device(arguments.device)
+    with stop_requested() as stop, reading_bar("reading images") as reading:
+        surroundings = Surroundings(
+            device=device,
+            data_root=Path(arguments.data) if arguments.data else None,
+            stop=stop,
+            reading=reading,
+            checkpoint_seconds=arguments.checkpoint_seconds,
+        )
+        everything = list(dict.fromkeys(cells.values()))
+        batch = 1 if arguments.no_batch else None
+        plan = estimate(everything, surroundings, batch=batch)
+        say(in_words(plan))
+        if arguments.plan:
+            if arguments.json:
+                print(json.dumps(plan._asdict()))
+            return 0
+        with Board(paper, choices, cells) as board:
+            try:
+                done = run_grid(
+                    everything,
+                    Surroundings(**(vars(surroundings) | {"say": board.say})),
+                    batch=batch,
+                    watch=board,
+                )
+            except Stopped as stopped:
+                board.say(f"metavib: {stopped}; the runs are kept. To go on: {resume_command(arguments)}")
+                return 130
+    result = tables.measured(paper, choices, cells, done)
+    header, lines = tables.body(result)
+    say(f"\n{result.caption}\n\n{table(header, lines)}")
+    written = {"md": tables.as_markdown(result), "tex": tables.as_latex(result), "csv": tables.as_csv(result)}
+    for ending, text in written.items():
+        atomic.write_text(out / f"table.{ending}", text)
+    record = tables.as_json(result)
+    atomic.write_json(out / "table.json", record)
+    say(f"\nwritten to {out}/table.md, .tex, .csv and .json")
+    if arguments.json:
+        print(json.dumps(record))
+    failures = [f"{row.row.title}, {what}" for row in result.rows for what in row.failures]
+    for failure in failures:
+        say(f"metavib: failed: {failure}")
+    return 1 if failures else 0
+
+
+def choices_from(arguments: argparse.Namespace, paper: Table) -> tables.Choices:
+    """What of the table is asked for."""
+    assignments: dict[str, Any] = dict(assignment(text) for text in arguments.set)
+    if arguments.steps is not None:
+        assignments["steps"] = arguments.steps
+    assignments["selection"] = arguments.select
+    rows = tables.rows_to_measure(paper, arguments.algorithms)
+    if not rows:
+        raise UserError(f"no row of {paper.name} is left to measure.")
+    return tables.Choices(
+        rows=rows,
+        targets=tuple(arguments.targets or paper.targets),
+        seeds=tuple(seeds_of(arguments.seeds)),
+        preset=arguments.preset,
+        protocol=arguments.protocol,
+        backbone=arguments.backbone,
+        weights=arguments.weights,
+        assignments=assignments,
+    )
+
+
+def in_words(plan: Estimate) -> str:
+    """How much there is to do."""
+    text = f"{plan.runs} runs, {plan.finished} of them finished already."
+    if plan.seconds is None:
+        return text
+    return f"{text} About {duration(plan.seconds)} to go and {plan.gigabytes:.1f} GB of memory, by a short probe."
+
+
+def resume_command(arguments: argparse.Namespace) -> str:
+    """The command that goes on with the table."""
+    words = ["metavib", "reproduce", arguments.name]
+    for name in ("algorithms", "targets"):
+        if getattr(arguments, name):
+            words += [f"--{name}", *getattr(arguments, name)]
+    single = (
+        "seeds",
+        "preset",
+        "steps",
+        "backbone",
+        "weights",
+        "select",
+        "protocol",
+        "out",
+        "data",
+        "device",
+    )
+    for name in single:
+        if getattr(arguments, name) is not None:
+            words += [f"--{name}", str(getattr(arguments, name))]
+    for text in arguments.set:
+        words += ["--set", text]
+    return shlex.join(words + (["--no-batch"] if arguments.no_batch else []))
+
+
+@final
+class Board(Watch):
+    """The cells while they are trained: a table that lives in a terminal, now and then a line elsewhere."""
+
+    def __init__(
+        self, paper: Table, choices: tables.Choices, cells: dict[tuple[str, str, int], Cell]
+    ) -> None:
+        self.paper, self.choices, self.cells = paper, choices, cells
+        self.states: dict[Path, str] = {}  # of a cell that runs or failed
+        self.accuracies: dict[Path, float] = {}
+        self.started: dict[Path, tuple[float, int]] = {}
+        self.told = 0.0
+        self.live: Any = None
+
+    def __enter__(self) -> Board:
+        if take_terminal():
+            try:
+                from rich.console import Console
+                from rich.live import Live
+            except ModuleNotFoundError:  # then lines will do
+                give_terminal_back()
+            else:
+                self.live = Live(console=Console(stderr=True), refresh_per_second=2)
+                self.live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.live is not None:
+            self.live.stop()
+            give_terminal_back()
+
+    def say(self, text: str) -> None:
+        """A line above the table."""
+        if self.live is not None:
+            self.live.console.print(text, highlight=False, markup=False)
+        else:
+            say(text)
+
+    def running(self, cells: Sequence[Cell], progress: Progress) -> None:
+        """Note where the cells stand, and how long they will take."""
+        now = time.monotonic()
+        began, first = self.started.setdefault(cells[0].out, (now, progress.step))
+        made = progress.step - first
+        left = (now - began) / made * (progress.steps - progress.step) if made else None
+        state = f"step {progress.step}" + (f", {duration(left)} left" if left is not None else "")
+        for cell in cells:
+            self.states[cell.out] = state
+        self._show(f"{len(cells)} running: {state}")
+
+    def finished(self, done: Done) -> None:
+        """Note what became of a cell."""
+        if done.results is None:
+            self.states[done.cell.out] = "failed"
+        else:
+            self.states.pop(done.cell.out, None)
+            self.accuracies[done.cell.out] = 100 * done.results["unseen"][tables.MEASURE]["mean"]
+        self._show("")
+
+    def text(self) -> str:
+        """The table as it stands."""
+        rows = []
+        for row in self.choices.rows:
+            cells = [self._cell(row.title, target) for target in self.choices.targets]
+            rows.append([row.title, *cells])
+        return table(["", *self.choices.targets], rows)
+
+    def _cell(self, title: str, target: str) -> str:
+        places = [self.cells[title, target, seed].out for seed in self.choices.seeds]
+        known = [self.accuracies[place] for place in places if place in self.accuracies]
+        states = [self.states[place] for place in places if place in self.states]
+        parts = [f"{statistics.mean(known):.2f} ({len(known)}/{len(places)})"] if known else []
+        parts += list(dict.fromkeys(states))[:1]
+        return ", ".join(parts) if parts else "queued"
+
+    def _show(self, line: str) -> None:
+        if self.live is not None:
+            from rich.text import Text
+
+            self.live.update(Text(self.text()))
+        elif line and time.monotonic() - self.told >= PLAIN_SECONDS:
+            self.told = time.monotonic()
+            say(f"{len(self.accuracies)} of {len(set(self.cells.values()))} runs done; {line}")

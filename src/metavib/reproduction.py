@@ -1,0 +1,289 @@
+"""A table of the paper, measured: its cells as runs, and the table that their results make."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from metavib.algorithms import ALGORITHMS
+from metavib.errors import UserError, unknown_name
+from metavib.experiment import experiment_from
+from metavib.grid import Cell, Done
+from metavib.paper import Row, Table
+
+MEASURE = "class_averaged_accuracy"  # the paper's: the mean of the accuracies of all classes
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What of a table is measured, and how."""
+
+    rows: tuple[Row, ...]
+    targets: tuple[str, ...]
+    seeds: tuple[int, ...]
+    preset: str
+    protocol: str | None
+    backbone: str | None
+    weights: str | None
+    assignments: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class MeasuredRow:
+    """Our numbers of one row, in percent."""
+
+    row: Row
+    values: dict[tuple[str, int], float]  # by target and seed
+    failures: tuple[str, ...]
+
+    def of_target(self, target: str) -> list[float]:
+        """One number a seed."""
+        return [value for (own, _), value in self.values.items() if own == target]
+
+    def by_seed(self, targets: Sequence[str]) -> list[float]:
+        """The mean over the targets, for each seed that has them all."""
+        seeds = sorted({seed for _, seed in self.values})
+        whole = [seed for seed in seeds if all((target, seed) in self.values for target in targets)]
+        return [statistics.mean(self.values[target, seed] for target in targets) for seed in whole]
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A measured table beside the paper's."""
+
+    table: Table
+    targets: tuple[str, ...]
+    rows: tuple[MeasuredRow, ...]
+    caption: str
+
+    def reference(self) -> MeasuredRow | None:
+        """The row that the others are compared with: MetaVIB, or the best where it has several."""
+        measured = [row for row in self.rows if row.values]
+        named = [row for row in measured if row.row.title == "MetaVIB"]
+        if named or not measured:
+            return named[0] if named else None
+        return max(measured, key=lambda row: statistics.mean(row.values.values()))
+
+
+def rows_to_measure(table: Table, algorithms: Sequence[str] | None) -> tuple[Row, ...]:
+    """The rows of a table that we have algorithms for, and ERM with them; or those that are named."""
+    ours = tuple(row for row in table.rows if row.algorithm in ALGORITHMS)
+    if algorithms is None:
+        varied = any(row.settings for row in ours)  # a table about one method's setting needs no other
+        plain = (
+            () if varied or any(row.algorithm == "erm" for row in ours) else (Row("ERM", algorithm="erm"),)
+        )
+        return plain + ours
+    for name in algorithms:
+        if name not in ALGORITHMS:
+            raise unknown_name("algorithm", name, ALGORITHMS)
+    missing = [name for name in algorithms if name not in {row.algorithm for row in ours}]
+    # A method that the paper's table lacks is measured all the same.
+    extra = tuple(Row(title=_title(name), algorithm=name) for name in missing)
+    return tuple(row for row in ours if row.algorithm in algorithms) + extra
+
+
+def cells_of(table: Table, choices: Choices, out: Path) -> dict[tuple[str, str, int], Cell]:
+    """The runs of a table by row, target and seed. A run's folder is the hash of what decides it."""
+    for target in choices.targets:
+        if target not in table.targets:
+            raise unknown_name("target", target, table.targets)
+    cells = {}
+    for row in choices.rows:
+        for target in choices.targets:
+            for seed in choices.seeds:
+                values = {
+                    "dataset": table.dataset,
+                    "target": target,
+                    "algorithm": row.algorithm,
+                    "preset": choices.preset,
+                    "protocol": choices.protocol,
+                    "backbone": choices.backbone,
+                    "weights": choices.weights,
+                    "seed": seed,
+                }
+                given = {name: value for name, value in values.items() if value is not None}
+                experiment = experiment_from(given, {**row.settings, **choices.assignments})
+                cells[row.title, target, seed] = Cell(experiment, out / experiment.identity())
+    return cells
+
+
+def measured(
+    table: Table, choices: Choices, cells: dict[tuple[str, str, int], Cell], done: Sequence[Done]
+) -> Reproduction:
+    """The table that the results make."""
+    by_place = {one.cell.out: one for one in done}
+    rows = []
+    caption = ""
+    for row in choices.rows:
+        values, failures = {}, []
+        for (title, target, seed), cell in cells.items():
+            one = by_place.get(cell.out)
+            if title != row.title or one is None:
+                continue
+            if one.results is None:
+                failures.append(f"{target}, seed {seed}: {one.failure}")
+            else:
+                values[target, seed] = 100 * one.results["unseen"][MEASURE]["mean"]
+                caption = caption or _caption(table, choices, one.results)
+        rows.append(MeasuredRow(row, values, tuple(failures)))
+    return Reproduction(
+        table, choices.targets, tuple(rows), caption or f"{table.name}: nothing was measured."
+    )
+
+
+def significance(one: MeasuredRow, other: MeasuredRow) -> float | None:
+    """p of a paired t-test over targets x seeds (two-sided); None where there are fewer than three pairs."""
+    pairs = [key for key in one.values if key in other.values]
+    differences = [one.values[key] - other.values[key] for key in pairs]
+    if len(differences) < 3 or statistics.pstdev(differences) == 0:
+        return None
+    try:
+        from scipy import stats
+    except ModuleNotFoundError as error:
+        raise UserError("the significance needs scipy; run: pip install scipy") from error
+    t = statistics.mean(differences) / (statistics.stdev(differences) / math.sqrt(len(differences)))
+    return float(2 * stats.t.sf(abs(t), len(differences) - 1))
+
+
+def body(reproduction: Reproduction) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: ours with deviation over seeds, the paper's below each, difference and significance."""
+    table, targets, reference = reproduction.table, reproduction.targets, reproduction.reference()
+    whole = set(targets) == set(table.targets)
+    lines = []
+    for own in reproduction.rows:
+        means = own.by_seed(targets)
+        mean = statistics.mean(means) if means else None
+        printed = own.row.mean if whole else None
+        difference = f"{mean - printed:+.2f}" if mean is not None and printed is not None else ""
+        p = significance(reference, own) if reference is not None and own is not reference else None
+        cells = [mean_and_deviation(own.of_target(target)) for target in targets]
+        lines.append([own.row.title, *cells, mean_and_deviation(means), difference, _p(p)])
+        if any(own.row.value(table, target) is not None for target in targets):
+            printed_cells = [_printed(own.row.value(table, target)) for target in targets]
+            lines.append([f"{own.row.title}, paper", *printed_cells, _printed(printed), "", ""])
+    measured_titles = {own.row.title for own in reproduction.rows}
+    for row in table.rows:
+        if row.title not in measured_titles:
+            cells = [_printed(row.value(table, target)) for target in targets]
+            lines.append([f"{row.title}, paper", *cells, _printed(row.mean if whole else None), "", ""])
+    return ["", *targets, "mean", "ours - paper", "p"], lines
+
+
+def as_markdown(reproduction: Reproduction) -> str:
+    """The table in Markdown."""
+    header, lines = body(reproduction)
+    rows = [header, ["---"] * len(header), *lines]
+    return f"{reproduction.caption}\n\n" + "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
+
+
+def as_latex(reproduction: Reproduction) -> str:
+    """The table in LaTeX, for booktabs."""
+    header, lines = body(reproduction)
+
+    def line(cells: Sequence[str]) -> str:
+        escaped = (cell.replace("_", r"\_").replace("%", r"\%").replace("+-", r"$\pm$") for cell in cells)
+        return " & ".join(escaped) + r" \\"
+
+    caption = reproduction.caption.replace("_", r"\_").replace("%", r"\%")
+    return "\n".join(
+        [
+            r"\begin{table}",
+            rf"\caption{{{caption}}}",
+            rf"\begin{{tabular}}{{l{'c' * (len(header) - 1)}}}",
+            r"\toprule",
+            line(header),
+            r"\midrule",
+            *map(line, lines),
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def as_csv(reproduction: Reproduction) -> str:
+    """One measured run a line."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["row", "target", "seed", "class_averaged_accuracy", "paper"])
+    for own in reproduction.rows:
+        for (target, seed), value in own.values.items():
+            printed = own.row.value(reproduction.table, target)
+            writer.writerow([own.row.title, target, seed, f"{value:.4f}", "" if printed is None else printed])
+    return text.getvalue()
+
+
+def as_json(reproduction: Reproduction) -> dict[str, Any]:
+    """Everything, in plain values."""
+    table, reference = reproduction.table, reproduction.reference()
+    rows = []
+    for own in reproduction.rows:
+        p = significance(reference, own) if reference is not None and own is not reference else None
+        rows.append(
+            {
+                "title": own.row.title,
+                "algorithm": own.row.algorithm,
+                "settings": dict(own.row.settings),
+                "values": [
+                    {"target": t, "seed": s, MEASURE: round(value, 4)} for (t, s), value in own.values.items()
+                ],
+                "failures": list(own.failures),
+                "mean": statistics.mean(means) if (means := own.by_seed(reproduction.targets)) else None,
+                "paper": {target: own.row.value(table, target) for target in reproduction.targets},
+                "paper_mean": own.row.mean,
+                "p_against_reference": p,
+            }
+        )
+    return {
+        "table": table.name,
+        "of": table.label,
+        "targets": list(reproduction.targets),
+        "caption": reproduction.caption,
+        "reference": None if reference is None else reference.row.title,
+        "rows": rows,
+    }
+
+
+def mean_and_deviation(values: Sequence[float]) -> str:
+    """As tables print it."""
+    if not values:
+        return "-"
+    if len(values) == 1:
+        return f"{values[0]:.2f}"
+    return f"{statistics.mean(values):.2f} +- {statistics.stdev(values):.2f}"
+
+
+def _caption(table: Table, choices: Choices, results: dict[str, Any]) -> str:
+    seeds = f"{len(choices.seeds)} seed" + ("s" if len(choices.seeds) > 1 else "")
+    return " ".join(
+        [
+            f"{table.name} (the paper's {table.label}): class-averaged accuracy on the unseen domain in %,",
+            f"mean and deviation over {seeds}; {results['backbone']} from {results['weights']},",
+            f"preset {choices.preset}, {results['steps']} steps, selected by {results['selection']},",
+            f"{results['protocol']}. p: paired t-test over targets and seeds.",
+        ]
+    )
+
+
+def _title(algorithm: str) -> str:
+    return {"erm": "ERM", "baseline": "Baseline", "vib": "VIB", "metavib": "MetaVIB"}.get(
+        algorithm, algorithm
+    )
+
+
+def _printed(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return ""
+    return "< .001" if value < 0.001 else f"{value:.3f}".removeprefix("0")

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from metavib.errors import UserError
+from metavib.grid import Done
+from metavib.paper import TABLES, Row, Table, table_named
+from metavib.reproduction import (
+    Choices,
+    Reproduction,
+    as_csv,
+    as_json,
+    as_latex,
+    as_markdown,
+    body,
+    cells_of,
+    measured,
+    rows_to_measure,
+    significance,
+)
+
+TABLE = Table(
+    name="small",
+    label="tab:small",
+    caption="a small table",
+    dataset="rotated-digits",
+    targets=("0", "75"),
+    rows=(
+        Row("ERM", values=(80.0, 90.0), mean=85.0, algorithm="erm"),
+        Row("Rival_1", values=(81.0, None), mean=None, algorithm="a_rival"),
+        Row("MetaVIB", values=(90.0, 92.0), mean=91.0, algorithm="metavib"),
+    ),
+)
+# Accuracies on 0 and 75 degrees, seed by seed.
+MEASURED = {"ERM": ((0.70, 0.80), (0.72, 0.84)), "MetaVIB": ((0.90, 0.94), (0.90, 0.98))}
+
+
+def choices(**changes: Any) -> Choices:
+    values: dict[str, Any] = {
+        "rows": rows_to_measure(TABLE, None),
+        "targets": TABLE.targets,
+        "seeds": (0, 1),
+        "preset": "demo",
+        "protocol": None,
+        "backbone": None,
+        "weights": None,
+        "assignments": {"steps": 5},
+    }
+    return Choices(**(values | changes))
+
+
+def results_of(accuracy: float) -> dict[str, Any]:
+    described = {"backbone": "digits", "weights": "none", "steps": 5, "protocol": "paper"}
+    return {
+        "unseen": {"class_averaged_accuracy": {"mean": accuracy}},
+        "selection": "source-validation",
+        **described,
+    }
+
+
+def reproduced(lost: tuple[str, str, int] | None = None) -> Reproduction:
+    cells = cells_of(TABLE, choices(), Path("out"))
+    done = []
+    for (title, target, seed), cell in cells.items():
+        accuracy = MEASURED[title][seed][TABLE.targets.index(target)]
+        broken = (title, target, seed) == lost
+        done.append(Done(cell, None if broken else results_of(accuracy), "it broke" if broken else None))
+    return measured(TABLE, choices(), cells, done)
+
+
+def test_a_cell_lies_in_the_folder_of_what_decides_it() -> None:
+    cells = cells_of(TABLE, choices(), Path("out"))
+    assert len(cells) == 2 * 2 * 2
+    assert len({cell.out for cell in cells.values()}) == len(cells)
+    for (title, target, seed), cell in cells.items():
+        assert cell.out == Path("out") / cell.experiment.identity()
+        assert (cell.experiment.target, cell.experiment.seed) == (target, seed)
+        assert cell.experiment.algorithm == title.lower()
+        assert cell.experiment.training.steps == 5
+
+
+def test_what_distinguishes_a_row_is_set() -> None:
+    table = table_named("beta-rotated-mnist")
+    rows = rows_to_measure(table, None)
+    assert [row.algorithm for row in rows] == ["metavib"] * 4
+    cells = cells_of(table, choices(rows=rows, targets=("0",), seeds=(0,)), Path("out"))
+    assert [cell.experiment.to_json()["method"]["beta"] for cell in cells.values()] == [1, 0.1, 0.01, 0.001]
+
+
+def test_an_unknown_target_is_refused() -> None:
+    with pytest.raises(UserError, match="unknown target '7'"):
+        cells_of(TABLE, choices(targets=("0", "7")), Path("out"))
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_table_has_rows_that_can_be_measured(name: str) -> None:
+    rows = rows_to_measure(table_named(name), None)
+    assert any(row.algorithm == "metavib" for row in rows)
+    if name in ("rotated-mnist", "pacs", "vlcs", "ablation-pacs", "ablation-vlcs"):
+        assert any(row.algorithm == "erm" for row in rows)
+
+
+def test_rows_can_be_chosen_and_a_method_that_the_table_lacks_is_added() -> None:
+    assert [row.title for row in rows_to_measure(TABLE, ["metavib"])] == ["MetaVIB"]
+    assert [row.title for row in rows_to_measure(TABLE, ["vib", "erm"])] == ["ERM", "VIB"]
+    with pytest.raises(UserError, match="unknown algorithm 'a_rival'"):
+        rows_to_measure(TABLE, ["a_rival"])
+
+
+def test_the_table_has_ours_the_papers_the_difference_and_the_significance() -> None:
+    header, lines = body(reproduced())
+    assert header == ["", "0", "75", "mean", "ours - paper", "p"]
+    assert lines[0] == ["ERM", "71.00 +- 1.41", "82.00 +- 2.83", "76.50 +- 2.12", "-8.50", ".002"]
+    assert lines[1] == ["ERM, paper", "80.00", "90.00", "85.00", "", ""]
+    assert lines[2] == ["MetaVIB", "90.00 +- 0.00", "96.00 +- 2.83", "93.00 +- 1.41", "+2.00", ""]
+    assert lines[4] == ["Rival_1, paper", "81.00", "", "", "", ""]
+    assert len(lines) == 5
+
+
+def test_the_significance_is_that_of_a_paired_t_test() -> None:
+    erm, metavib = reproduced().rows
+    expected = stats.ttest_rel([90, 90, 94, 98], [70, 72, 80, 84]).pvalue
+    assert significance(metavib, erm) == pytest.approx(expected)
+    assert significance(metavib, metavib) is None  # no difference to speak of
+
+
+def test_a_seed_that_lacks_a_target_is_not_part_of_the_mean_and_its_failure_is_told() -> None:
+    result = reproduced(lost=("MetaVIB", "75", 1))
+    metavib = result.rows[1]
+    assert metavib.failures == ("75, seed 1: it broke",)
+    assert metavib.by_seed(TABLE.targets) == pytest.approx([92.0])
+    assert body(result)[1][2][1:4] == ["90.00 +- 0.00", "94.00", "92.00"]
+
+
+def test_where_nothing_was_measured_the_table_says_so() -> None:
+    cells = cells_of(TABLE, choices(), Path("out"))
+    result = measured(TABLE, choices(), cells, [])
+    assert result.caption == "small: nothing was measured."
+    assert result.reference() is None
+    assert body(result)[1][0] == ["ERM", "-", "-", "-", "", ""]
+
+
+def test_the_reference_of_a_table_about_one_setting_is_its_best_row() -> None:
+    table = table_named("beta-rotated-mnist")
+    own = choices(rows=rows_to_measure(table, None), targets=("0",), seeds=(0,))
+    cells = cells_of(table, own, Path("out"))
+    accuracies = iter([0.1, 0.5, 0.9, 0.7])
+    done = [Done(cell, results_of(next(accuracies)), None) for cell in cells.values()]
+    reference = measured(table, own, cells, done).reference()
+    assert reference is not None
+    assert reference.row.settings == {"beta": 0.01}
+
+
+def test_the_caption_says_what_the_numbers_depend_on() -> None:
+    caption = reproduced().caption
+    for part in ("tab:small", "2 seeds", "digits from none", "5 steps", "source-validation", "preset demo"):
+        assert part in caption
+
+
+def test_markdown_latex_csv_and_json_hold_the_same_numbers() -> None:
+    result = reproduced()
+    assert "| MetaVIB | 90.00 +- 0.00 | 96.00 +- 2.83 | 93.00 +- 1.41 | +2.00 |  |" in as_markdown(result)
+    latex = as_latex(result)
+    assert r"MetaVIB & 90.00 $\pm$ 0.00 & 96.00 $\pm$ 2.83" in latex
+    assert r"Rival\_1, paper" in latex
+    assert latex.count(r"\\") == 1 + 5
+    rows = list(csv.DictReader(io.StringIO(as_csv(result))))
+    assert len(rows) == 8
+    assert rows[-1] == {
+        "row": "MetaVIB",
+        "target": "75",
+        "seed": "1",
+        "class_averaged_accuracy": "98.0000",
+        "paper": "92.0",
+    }
+    record = json.loads(json.dumps(as_json(result)))
+    assert record["reference"] == "MetaVIB"
+    assert [row["mean"] for row in record["rows"]] == pytest.approx([76.5, 93.0])
+    assert record["rows"][0]["p_against_reference"] == pytest.approx(0.0016, abs=5e-5)
+    assert record["rows"][1]["paper"] == {"0": 90.0, "75": 92.0}
