@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +97,23 @@ def experiment_from(values: Mapping[str, Any], assignments: Mapping[str, Any] | 
         preset=preset,
         **sections,  # type: ignore[arg-type]
     )
+
+
+def shared_out(assignments: Mapping[str, Any], algorithm: str, algorithms: Collection[str]) -> dict[str, Any]:
+    """Of assignments that are meant for several algorithms, those for one: ERM is not asked for a beta.
+
+    What none of them knows is kept, for an error to name it.
+    """
+
+    def knows(name: str, setting_name: str) -> bool:
+        section, _, bare = setting_name.rpartition(".")
+        return section in ("", "method") and bare in names_of(algorithm_named(name).Config)
+
+    return {
+        name: value
+        for name, value in assignments.items()
+        if knows(algorithm, name) or not any(knows(other, name) for other in algorithms)
+    }
 
 
 def differences(mine: Experiment, other: Experiment) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from metavib.algorithms import ALGORITHMS
 from metavib.errors import UserError, unknown_name
-from metavib.experiment import experiment_from
+from metavib.experiment import experiment_from, shared_out
 from metavib.grid import Cell, Done
 from metavib.paper import Row, Table
 
@@ -95,7 +95,10 @@ def cells_of(table: Table, choices: Choices, out: Path) -> dict[tuple[str, str, 
         if target not in table.targets:
             raise unknown_name("target", target, table.targets)
     cells = {}
+    algorithms = {row.algorithm for row in choices.rows if row.algorithm is not None}
     for row in choices.rows:
+        assert row.algorithm is not None
+        assignments = shared_out(choices.assignments, row.algorithm, algorithms)
         for target in choices.targets:
             for seed in choices.seeds:
                 values = {
@@ -109,7 +112,7 @@ def cells_of(table: Table, choices: Choices, out: Path) -> dict[tuple[str, str, 
                     "seed": seed,
                 }
                 given = {name: value for name, value in values.items() if value is not None}
-                experiment = experiment_from(given, {**row.settings, **choices.assignments})
+                experiment = experiment_from(given, {**row.settings, **assignments})
                 cells[row.title, target, seed] = Cell(experiment, out / experiment.identity())
     return cells
 

@@ -279,7 +279,6 @@ def test_a_stopped_grid_prints_the_command_that_goes_on(metavib, command, out, m
         (["--target", "art,nowhere"], "unknown target domain 'nowhere'"),
         (["--target", "art,"], "unknown target domain ''"),
         (["--algorithm", "metavib,erl"], "unknown algorithm 'erl'"),
-        (["--algorithm", "metavib,erm"], "unknown setting 'latent_draws'"),
         (["--set", "beta=.1,much"], "beta"),
         (["--set", "bta=.1,.2"], "unknown setting 'bta'"),
         (["--set", "=.1,.2"], "--set takes NAME=VALUE"),
@@ -295,3 +294,18 @@ def test_bad_input_is_one_line_and_nothing_is_written(refused, command, out, fla
 @pytest.mark.parametrize("target", ["all", "art,photo"])
 def test_a_grid_needs_a_dataset(refused, target):
     assert "no dataset is given" in refused("train", "--target", target)
+
+
+def test_a_setting_that_only_some_algorithms_have_is_for_those(metavib, command):
+    status, out, err = metavib(*command("--algorithm", "erm,metavib", "--set", "beta=.1,.01", "--json"))
+    assert status == 0, err
+    names = sorted(run["run"].rpartition("-")[2] for run in json.loads(out)["runs"])
+    assert names == ["beta.01", "beta.1", "seed0"]
+    for row in ("metavib beta=0.1 ", "metavib beta=0.01 "):
+        assert sum(line.startswith(row) for line in err.splitlines()) == 2  # accuracy and calibration
+    assert "erm beta" not in err
+
+
+def test_a_setting_that_no_algorithm_has_is_refused(refused, command):
+    message = refused(*command("--algorithm", "erm,metavib", "--set", "betta=.1,.01"))
+    assert "unknown setting 'betta'" in message

@@ -23,6 +23,7 @@ from metavib.config_file import read_config
 from metavib.data.catalog import NAMES, open_dataset
 from metavib.device import resolve_device
 from metavib.errors import UserError, unknown_name
+from metavib.experiment import shared_out
 from metavib.grid import Cell, Done, run_grid
 from metavib.runner import Surroundings
 from metavib.terminal import Bar, reading_bar, say, table
@@ -90,18 +91,22 @@ def grid_of(arguments: argparse.Namespace) -> tuple[list[Cell], list[str]]:
     values = [assignment(text) for text in arguments.set]
     varied = [name for name, text in values if "," in text]
     choices = [[(name, value.strip()) for value in text.split(",")] for name, text in values]
+    algorithms = _algorithms(arguments)
     cells: dict[str, Cell] = {}  # by what decides them: beta=.1,0.1 is one run
     for target, algorithm, seed, settings in itertools.product(
         _targets(arguments),
-        _algorithms(arguments),
+        algorithms,
         _seeds(arguments),
         itertools.product(*choices),
     ):
         own = copy.copy(arguments)
         own.target, own.algorithm, own.seed, own.out = target, algorithm, seed, None
-        own.set = [f"{name}={value}" for name, value in settings]
+        mine = dict(settings)
+        if algorithm is not None:
+            mine = shared_out(mine, algorithm, [name for name in algorithms if name is not None])
+        own.set = [f"{name}={value}" for name, value in mine.items()]
         experiment, place = experiment_and_place(own)
-        suffix = "".join(f"-{name}{value}" for name, value in settings if name in varied)
+        suffix = "".join(f"-{name}{value}" for name, value in mine.items() if name in varied)
         out = (Path(arguments.out) if arguments.out else place.parent) / (place.name + suffix)
         cells.setdefault(experiment.identity(), Cell(experiment, out))
     return list(cells.values()), varied
@@ -203,12 +208,10 @@ def seeds_of(text: str) -> list[int]:
 
 
 def _row_name(cell: Cell, varied: Sequence[str]) -> str:
-    sections = {
-        **cell.experiment.to_json(),
-        **cell.experiment.to_json()["method"],
-        **cell.experiment.to_json()["training"],
-    }
-    words = [f"{name}={sections.get(name.rpartition('.')[2])}" for name in varied]
+    values = cell.experiment.to_json()
+    flat = values | values["augmentation"] | values["training"] | values["method"]
+    names = [name for name in varied if name.rpartition(".")[2] in flat]
+    words = [f"{name}={flat[name.rpartition('.')[2]]}" for name in names]
     return " ".join([cell.experiment.algorithm, *words])
 
 
