@@ -9,7 +9,7 @@ import pytest
 from metavib.algorithms import ALGORITHMS
 from metavib.config_file import read_config
 from metavib.errors import UserError
-from metavib.experiment import SECTIONS, Experiment, differences, experiment_from, to_yaml
+from metavib.experiment import SECTIONS, Experiment, differences, experiment_from, shared_out, to_yaml
 from metavib.networks.backbones import BACKBONES
 from metavib.recipes import recipe_named
 from metavib.settings import names_of
@@ -138,3 +138,21 @@ def test_weights_follow_the_backbone_unless_they_are_given() -> None:
     assert experiment(backbone="resnet18", weights="none").weights == "none"
     for name, kind in BACKBONES.items():
         assert (experiment(backbone=name).weights == "imagenet") == (kind.imagenet_weights is not None)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "kept"),
+    [
+        ("erm", {"steps": 1, "betta": 2}),
+        ("vib", {"steps": 1, "betta": 2, "beta": 3, "method.beta": 4}),
+        ("baseline", {"steps": 1, "betta": 2}),
+        ("metavib", {"steps": 1, "betta": 2, "beta": 3, "method.beta": 4, "kl_direction": 5}),
+    ],
+)
+def test_assignments_for_several_algorithms_are_shared_out(algorithm: str, kept: dict[str, int]) -> None:
+    given = {"steps": 1, "betta": 2, "beta": 3, "method.beta": 4, "kl_direction": 5}
+    assert shared_out(given, algorithm, ["erm", "vib", "baseline", "metavib"]) == kept
+
+
+def test_what_none_of_the_algorithms_has_is_left_for_an_error() -> None:
+    assert shared_out({"beta": 1}, "erm", ["erm"]) == {"beta": 1}
