@@ -86,7 +86,7 @@ def cell(
         settings.pop("feature_size")
     if algorithm_name in ("erm", "baseline"):
         settings.pop("beta", None)
-    device = torch.device("cuda")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     values = {"dataset": "rotated-mnist", "target": left_out, "algorithm": algorithm_name, "seed": seed}
     experiment = experiment_from(values, settings)
     split = split_domains(dataset, left_out, seed=seed, validation_share=0.1)
