@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from metavib.algorithms import ALGORITHMS
+from metavib.bench.workloads import digit_runs
 from metavib.data import rotated, storage
 from metavib.experiment import experiment_from
 from metavib.program import Program
@@ -144,3 +145,19 @@ def test_the_terms_are_told_by_name_and_run(runs: Callable[..., list[Run]]) -> N
     values = program.values()
     assert values.keys() == {"classification", "bottleneck"}
     assert all(len(set(of_each)) == 3 for of_each in values.values())
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_run_of_the_real_size_is_the_same_twice_on_several_threads(algorithm: str) -> None:
+    """What torch adds up in the order of its threads shows only from some ten thousand numbers on."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        runs = [Program(digit_runs(1, algorithm, 256, torch.device("cpu"))) for _ in range(3)]
+        for run in runs:
+            for _ in range(2):
+                run.step()
+    finally:
+        torch.set_num_threads(threads)
+    for name, parameter in runs[0].parameters.items():
+        assert all(torch.equal(parameter, other.parameters[name]) for other in runs[1:]), name

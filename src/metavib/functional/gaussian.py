@@ -28,8 +28,15 @@ class Gaussian(NamedTuple):
         )
 
     def select(self, index: Tensor) -> Gaussian:
-        """The Gaussians at these positions of the first batch dimension."""
-        return Gaussian(self.mean[index], self.log_variance[index])
+        """The Gaussians at these positions of the first batch dimension.
+
+        By a matrix product: the gradient of indexing is added up in whatever order threads come, and a run would
+        not be the same twice.
+        """
+        chosen = (index.unsqueeze(-1) == torch.arange(len(self.mean), device=index.device)).to(
+            self.mean.dtype
+        )
+        return Gaussian(chosen @ self.mean, chosen @ self.log_variance)
 
 
 def standard_normal_like(other: Gaussian) -> Gaussian:
