@@ -32,6 +32,7 @@ from metavib.model import preprocessing_of
 from metavib.program import Program, Trainee
 from metavib.runner import Surroundings, prepared_algorithm
 
+AVERAGED = ", mean weights of the second half"
 TASKS = {"0": "15", "75": "60"}  # the angle that is hidden, the angle that is left out
 
 
@@ -139,15 +140,27 @@ def compare(
         for seed in seeds
     ]
     program = Program([one.trainee for one in cells])
-    for _ in range(steps):
+    averaged = {name: torch.zeros_like(values) for name, values in program.parameters.items()}
+    for step in range(steps):
         program.step()
+        if step >= steps // 2:
+            for name, values in program.parameters.items():
+                averaged[name].add_(values, alpha=1 / (steps - steps // 2))
     found: dict[str, dict[str, list[float]]] = {}
+    _measure(cells, "", found)
+    for name, values in program.parameters.items():
+        values.copy_(averaged[name])
+    _measure(cells, AVERAGED, found)
+    return found
+
+
+def _measure(cells: Sequence[Cell], suffix: str, found: dict[str, dict[str, list[float]]]) -> None:
     for one in cells:
         algorithm = one.trainee.algorithm
         algorithm.absorb(one.trainee.sources.train.batches())
         accuracy = 100 * accuracy_at_mean(algorithm, embed(algorithm, one.unseen.batches()))
-        found.setdefault(one.variant, {}).setdefault(one.left_out, []).append(round(accuracy, 2))
-    return found
+        of_variant = found.setdefault(one.variant + suffix, {})
+        of_variant.setdefault(one.left_out, []).append(round(accuracy, 2))
 
 
 def main() -> None:
@@ -159,17 +172,15 @@ def main() -> None:
     record = []
     for one in json.loads(arguments.rounds.read_text()):
         results: dict[str, Any] = {}
-        for group in one["groups"]:
-            results |= compare(group, one["seeds"], one["steps"])
-        for name, by_angle in results.items():
-            means = {angle: round(statistics.mean(values), 2) for angle, values in by_angle.items()}
-            print(f"{name:28} {means} mean {statistics.mean(means.values()):.2f}", flush=True)
         record.append(one | {"accuracy": results})
-    arguments.out.write_text(
-        json.dumps(
-            {"command": "python " + __doc__.split("python ")[1].split("\n")[0], "rounds": record}, indent=1
-        )
-    )
+        for group in one["groups"]:
+            of_group = compare(group, one["seeds"], one["steps"])
+            for name, by_angle in of_group.items():
+                means = {angle: round(statistics.mean(values), 2) for angle, values in by_angle.items()}
+                print(f"{name:50} {means} mean {statistics.mean(means.values()):.2f}", flush=True)
+            results |= of_group
+            command = f"python experiments/hidden_angle.py {arguments.out.name} --rounds {arguments.rounds}"
+            arguments.out.write_text(json.dumps({"command": command, "rounds": record}, indent=1))
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ def test_the_demo_is_the_fast_preset_made_small() -> None:
     assert demo.training.images_per_domain < fast.training.images_per_domain
     assert (demo.backbone, demo.augmentation) == (fast.backbone, fast.augmentation)
     assert demo.method == replace(
-        fast.method, beta=0.01, feature_size=1.0, roles="every"
+        fast.method, beta=0.01, feature_size=1.0, initial_log_variance=0.0, roles="every"
     )  # wins in few steps
-    small = ("steps", "images_per_domain", "validations", "initialisation")
+    small = ("steps", "images_per_domain", "validations", "initialisation", "learning_rate", "warmup")
     assert demo.training == replace(fast.training, **{name: getattr(demo.training, name) for name in small})

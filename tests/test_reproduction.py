@@ -61,6 +61,9 @@ def results_of(accuracy: float) -> dict[str, Any]:
     return {
         "unseen": {"class_averaged_accuracy": {"mean": accuracy}},
         "selection": "source-validation",
+        "experiment": "e",
+        "split": "s",
+        "source_validation": None,
         **described,
     }
 
@@ -181,6 +184,8 @@ def test_markdown_latex_csv_and_json_hold_the_same_numbers() -> None:
         "paper": "92.0",
     }
     record = json.loads(json.dumps(as_json(result)))
+    run = {"target": "75", "seed": 1, "experiment": "e", "split": "s", "source_validation": None}
+    assert record["rows"][1]["runs"][-1] == run | {"unseen": {"class_averaged_accuracy": 0.98}}
     assert record["reference"] == "MetaVIB"
     assert [row["mean"] for row in record["rows"]] == pytest.approx([76.5, 93.0])
     assert record["rows"][0]["p_against_reference"] == pytest.approx(0.0016, abs=5e-5)

@@ -13,9 +13,10 @@ from typing import Any
 
 from metavib.algorithms import ALGORITHMS
 from metavib.errors import UserError, unknown_name
+from metavib.evaluate import MEASURES
 from metavib.experiment import experiment_from, shared_out
 from metavib.grid import Cell, Done
-from metavib.paper import Row, Table
+from metavib.paper import Row, Table, table_named
 
 MEASURE = "class_averaged_accuracy"  # the paper's: the mean of the accuracies of all classes
 
@@ -39,8 +40,17 @@ class MeasuredRow:
     """Our numbers of one row, in percent."""
 
     row: Row
-    values: dict[tuple[str, int], float]  # by target and seed
+    runs: dict[tuple[str, int], dict[str, Any]]  # by target and seed, as `run_record` gives them
     failures: tuple[str, ...]
+
+    @property
+    def values(self) -> dict[tuple[str, int], float]:
+        """The paper's measure of each run."""
+        return self.of(MEASURE)
+
+    def of(self, measure: str) -> dict[tuple[str, int], float]:
+        """One measure on the unseen domain, by target and seed, in percent."""
+        return {key: 100 * run["unseen"][measure] for key, run in self.runs.items()}
 
     def of_target(self, target: str) -> list[float]:
         """One number a seed."""
@@ -125,7 +135,7 @@ def measured(
     rows = []
     caption = ""
     for row in choices.rows:
-        values, failures = {}, []
+        runs, failures = {}, []
         for (title, target, seed), cell in cells.items():
             one = by_place.get(cell.out)
             if title != row.title or one is None:
@@ -133,12 +143,26 @@ def measured(
             if one.results is None:
                 failures.append(f"{target}, seed {seed}: {one.failure}")
             else:
-                values[target, seed] = 100 * one.results["unseen"][MEASURE]["mean"]
+                runs[target, seed] = run_record(one.results)
                 caption = caption or _caption(table, choices, one.results)
-        rows.append(MeasuredRow(row, values, tuple(failures)))
+        rows.append(MeasuredRow(row, runs, tuple(failures)))
     return Reproduction(
         table, choices.targets, tuple(rows), caption or f"{table.name}: nothing was measured."
     )
+
+
+def run_record(results: dict[str, Any]) -> dict[str, Any]:
+    """What a table keeps of a run: which it was, and the means of its measures."""
+
+    def means(of: dict[str, Any] | None) -> dict[str, float] | None:
+        return None if of is None else {name: round(of[name]["mean"], 6) for name in MEASURES if name in of}
+
+    return {
+        "experiment": results["experiment"],
+        "split": results["split"],
+        "unseen": means(results["unseen"]),
+        "source_validation": means(results["source_validation"]),
+    }
 
 
 def significance(one: MeasuredRow, other: MeasuredRow) -> float | None:
@@ -235,9 +259,7 @@ def as_json(reproduction: Reproduction) -> dict[str, Any]:
                 "title": own.row.title,
                 "algorithm": own.row.algorithm,
                 "settings": dict(own.row.settings),
-                "values": [
-                    {"target": t, "seed": s, MEASURE: round(value, 4)} for (t, s), value in own.values.items()
-                ],
+                "runs": [{"target": t, "seed": s, **run} for (t, s), run in own.runs.items()],
                 "failures": list(own.failures),
                 "mean": statistics.mean(means) if (means := own.by_seed(reproduction.targets)) else None,
                 "paper": {target: own.row.value(table, target) for target in reproduction.targets},
@@ -253,6 +275,18 @@ def as_json(reproduction: Reproduction) -> dict[str, Any]:
         "reference": None if reference is None else reference.row.title,
         "rows": rows,
     }
+
+
+def from_json(record: dict[str, Any]) -> Reproduction:
+    """The table that `as_json` described."""
+    table = table_named(record["table"])
+    printed = {row.title: row for row in table.rows}
+    rows = []
+    for own in record["rows"]:
+        row = printed.get(own["title"]) or Row(own["title"], algorithm=own["algorithm"], settings=own["settings"])
+        runs = {(run["target"], run["seed"]): run for run in own["runs"]}
+        rows.append(MeasuredRow(row, runs, tuple(own["failures"])))
+    return Reproduction(table, tuple(record["targets"]), tuple(rows), record["caption"])
 
 
 def mean_and_deviation(values: Sequence[float]) -> str:

@@ -127,8 +127,8 @@ def _sum_grey(
     MOVED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    number = tl.program_id(1)
-    position = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    number = tl.program_id(0)
+    position = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = position < HEIGHT * WIDTH
     row = tl.load(rows + number).to(tl.int64)
     red, green, blue = _brightened(
@@ -136,7 +136,7 @@ def _sum_grey(
         HEIGHT, WIDTH, CHANNELS, MOVED, True,
     )  # fmt: skip
     total = tl.sum(tl.where(inside, _grey(red, green, blue, CHANNELS), 0.0))
-    tl.store(partial + number * tl.num_programs(0) + tl.program_id(0), total)
+    tl.store(partial + number * tl.num_programs(1) + tl.program_id(1), total)
 
 
 @triton.jit
@@ -163,8 +163,8 @@ def _prepare(
     LOADED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    number = tl.program_id(1)
-    position = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    number = tl.program_id(0)
+    position = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = position < HEIGHT * WIDTH
     row = tl.load(rows + number).to(tl.int64)
     own = draws + number * 9
@@ -226,7 +226,7 @@ def prepare(
     draws = rows if draws is None else draws  # then nothing reads it
     partial = torch.empty(count if coloured else 0, parts, dtype=torch.float32, device=store.device)
     sizes = {"HEIGHT": height, "WIDTH": width, "CHANNELS": channels, "MOVED": moved, "BLOCK": block}
-    grid = (parts, count)
+    grid = (count, parts)  # a GPU allows 65,535 along the second axis: less than the images of a wide stack
     if coloured:
         _sum_grey[grid](store, rows, draws, partial, smallest_crop, flip, widest, colour, **sizes)
     _prepare[grid](
