@@ -18,6 +18,8 @@ HALVED = {"SIDE": 14, "INPUTS": 32, "OUTPUTS": 32}
 NUMBERS = dict.fromkeys(("smallest_crop", "flip", "widest", "colour", "grey_share"), "fp32")
 PIXELS = {"HEIGHT": 227, "WIDTH": 227, "CHANNELS": 3, "MOVED": True, "BLOCK": 1024}
 STORED = {"store": "*u8", "rows": "*i64", "draws": "*fp32", "partial": "*fp32"}
+JOINED = {"ROWS": "i32", "WIDTH": "i32", "OFFSET": "i32"}
+PARTS = {"CHANNELS": 96, "PADDED": 128, "BLOCK": 32}
 STATE = ("parameters", "gradients", "first_moments", "second_moments", "rates", "scales", "held")
 
 # Module, kernel, types of its arguments (T is bfloat16), constants.
@@ -57,6 +59,25 @@ KERNELS: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
         "_pool_backward",
         {"gradients": "*T", "places": "*i8", "scattered": "*T", "IMAGES": "i32"},
         {"SIDE": 14, "CHANNELS": 32, "BLOCK": 64},
+    ),
+    ("activation", "_activate", {"maps": "*T", "bias": "*fp32", "joined": "*T"} | JOINED, PARTS),
+    (
+        "activation",
+        "_activate_backward",
+        {"gradients": "*T", "joined": "*T", "scattered": "*T", "partial": "*fp32", "BLOCKS": "i32"} | JOINED,
+        PARTS,
+    ),
+    (
+        "activation",
+        "_activate_pooled",
+        {"maps": "*T", "bias": "*fp32", "joined": "*T", "places": "*i8"} | JOINED,
+        PARTS | {"SIDE": 109, "HALF": 54},
+    ),
+    (
+        "activation",
+        "_activate_pooled_backward",
+        {"gradients": "*T", "places": "*i8", "scattered": "*T", "partial": "*fp32", "BLOCKS": "i32"} | JOINED,
+        PARTS | {"SIDE": 109, "HALF": 54},
     ),
     (
         "randomness",

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from metavib import kernels
 from metavib.data.transforms import DRAWS_PER_IMAGE, Augmentation, Preprocessing, prepare
+from metavib.functional.activation import activated
 from metavib.functional.pooled_convolution import pooled_convolution
 from metavib.optimization import Optimizer, Training
 from metavib.randomness import key_of, normal
@@ -39,9 +40,12 @@ def _kernels(monkeypatch: pytest.MonkeyPatch) -> None:
                 monkeypatch.setattr(triton.language, name, triton.jit(function.fn))
     modules = [
         importlib.import_module(f"metavib.kernels.{name}")
-        for name in ("convolution", "adam", "randomness", "images")
+        for name in ("convolution", "adam", "randomness", "images", "activation")
     ]
     monkeypatch.setattr(modules[0], "_shares", lambda runs: 2)
+    # Few rows a program and few programs, so that a small example has several of both.
+    monkeypatch.setattr(modules[-1], "_ELEMENTS", 64)
+    monkeypatch.setattr(modules[-1], "_SHARES", 3)
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -371,3 +375,69 @@ def test_stored_images_are_made_ready_as_transforms_define_it(
     found = prepare(stored.to(DEVICE), rows.to(DEVICE), preprocessing, Augmentation(**changes), draws)
     assert found.shape == expected.shape
     assert_close(found, expected)
+
+
+# --- what follows a convolution ---------------------------------------------------------------------------
+
+
+def joined_twin(parts: list[Tensor], pooled: bool) -> Tensor:
+    """Bias, ReLU, pooling and joining in torch's operators, in their usual order."""
+    maps = [(own + bias.view(-1, 1, 1)).relu() for own, bias in zip(parts[::2], parts[1::2], strict=True)]
+    whole = torch.cat(maps, dim=1)
+    return functional.max_pool2d(whole, 3, stride=2, ceil_mode=True) if pooled else whole
+
+
+def maps_and_biases(side: int, channels: tuple[int, ...]) -> list[Tensor]:
+    """Maps [3, channels, side, side] and biases, one pair a part."""
+    return [
+        part
+        for seed, own in enumerate(channels)
+        for part in (drawn(3, own, side, side, seed=seed), drawn(own, seed=10 + seed))
+    ]
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize("side", [3, 4, 7, 8, 9])  # of even ones the last window hangs over
+@pytest.mark.parametrize("channels", [(6,), (16, 5)])
+def test_what_follows_a_convolution(
+    channels: tuple[int, ...], side: int, pooled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "serve", lambda device: True)
+    parts = [part.requires_grad_() for part in maps_and_biases(side, channels)]
+    exact = [part.detach().cpu().double().requires_grad_() for part in parts]
+    found = activated(list(zip(parts[::2], parts[1::2], strict=True)), pooled=pooled)
+    expected = joined_twin(exact, pooled)
+    assert found.shape == expected.shape
+    assert_close(found, expected)
+    gradient = drawn(*expected.shape, seed=99)
+    found_gradients = torch.autograd.grad(found, parts, gradient)
+    expected_gradients = torch.autograd.grad(expected, exact, gradient.cpu().double())
+    for own, other in zip(found_gradients, expected_gradients, strict=True):
+        assert_close(own, other)
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_what_follows_the_convolutions_of_stacked_runs(pooled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "serve", lambda device: True)
+    maps, bias, other, other_bias = maps_and_biases(5, (4, 6))
+    stacked = (torch.stack([maps, -maps]), torch.stack([bias, 2 * bias]))
+
+    def loss(own: Tensor, own_bias: Tensor) -> Tensor:
+        joined = activated([(own, own_bias), (other, other_bias)], pooled=pooled)
+        return joined.square().sum()
+
+    found = vmap(grad(loss, argnums=(0, 1)))(*stacked)
+    for run in range(2):
+        alone = grad(loss, argnums=(0, 1))(stacked[0][run], stacked[1][run])
+        for own, expected in zip(found, alone, strict=True):
+            assert_close(own[run], expected)
+
+
+def test_a_value_that_is_no_number_is_passed_on_by_what_follows_a_convolution(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kernels, "serve", lambda device: True)
+    maps, bias = maps_and_biases(5, (4,))
+    maps[1, 2, 3, 3] = torch.nan
+    assert activated([(maps, bias)]).isnan().sum() == 1
+    assert activated([(maps, bias)], pooled=True)[1, 2].isnan().any()

@@ -22,6 +22,7 @@ from metavib.networks.backbones import (
     FrozenBatchNorm,
     PaperAlexNet,
     ResNet18,
+    SqueezeNet,
     build_backbone,
 )
 
@@ -377,3 +378,11 @@ def test_only_the_digit_network_is_too_small_for_a_gpu() -> None:
 def test_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(UserError, match=r"unknown backbone 'alexnett'; did you mean 'alexnet'\?"):
         build_backbone("alexnett")
+
+
+def test_squeezenet_in_fewer_passes_is_squeezenet() -> None:
+    torch.manual_seed(0)
+    backbone = build_backbone("squeezenet").double()
+    assert isinstance(backbone, SqueezeNet)
+    images = torch.randn(2, 3, 96, 96, dtype=torch.float64)
+    torch.testing.assert_close(backbone.in_fewer_passes(images), backbone.features(images))

@@ -4,7 +4,7 @@ cuDNN has grouped convolutions for this, but for a few channels a group they are
 memory allows. Here a run is a row of the grid. Images lie channels last; `R` is the number of runs, `N` of images.
 
 A pooled value remembers which of the nine places of its window it came from (NOWHERE where the ReLU cut it off),
-one byte each: it is all that the backward pass needs.
+one byte each: all that the backward pass needs. The file is long: a list of six kernels, each readable by itself.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def _first_forward(
     for offset in tl.static_range(9):
         patch, counts = _first_patch(image, py, px, offset, tap, inside, SIDE)
         value = tl.dot(patch.to(weight.dtype), weight, input_precision="ieee")
-        better = (~(value <= best)) & counts[:, None]  # NaN goes on, as in torch
+        # What is not equal to itself is NaN, which goes on, as in torch.
+        better = ((value > best) | (value != value)) & counts[:, None]  # noqa: PLR0124
         best = tl.where(better, value, best)
         place = tl.where(better, tl.full((BLOCK, CHANNELS), offset, tl.int8), place)
     cut_off = best <= 0
@@ -192,7 +193,7 @@ def _pool(values, pooled, places, IMAGES, SIDE: tl.constexpr, CHANNELS: tl.const
         seen = (y >= 0) & (y < SIDE) & (x >= 0) & (x < SIDE) & inside
         at = ((n * SIDE + y) * SIDE + x)[:, None] * CHANNELS + channel[None, :]
         value = tl.load(values + at, mask=seen[:, None], other=_LOWEST).to(tl.float32)
-        better = ~(value <= best)
+        better = (value > best) | (value != value)  # noqa: PLR0124
         best = tl.where(better, value, best)
         place = tl.where(better, tl.full((BLOCK, CHANNELS), offset, tl.int8), place)
     cut_off = best <= 0

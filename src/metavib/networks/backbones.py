@@ -15,8 +15,11 @@ from typing import final
 import torch
 from torch import Tensor, nn
 from torchvision import models
+from torchvision.models.squeezenet import Fire
 
+from metavib import kernels
 from metavib.errors import unknown_name
+from metavib.functional.activation import activated
 from metavib.functional.pooled_convolution import pooled_convolution
 from metavib.networks.backbone import IMAGENET, PIXELS, Backbone, drop
 
@@ -162,7 +165,30 @@ class SqueezeNet(Backbone):
         self.features = models.squeezenet1_0(weights=None).features
 
     def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
-        return self.features(images).mean((2, 3))
+        maps = self.in_fewer_passes(images) if kernels.serve(images.device) else self.features(images)
+        return maps.mean((2, 3))
+
+    def in_fewer_passes(self, images: Tensor) -> Tensor:
+        """What `features` computes; but all that follows a convolution is done by `activated`."""
+        layers = [layer for layer in self.features if not isinstance(layer, nn.ReLU)]
+        maps = images
+        for layer, following in zip(layers, [*layers[1:], None], strict=True):
+            pooled = isinstance(following, nn.MaxPool2d)
+            if isinstance(layer, nn.Conv2d):
+                maps = activated([_convolved(layer, maps)], pooled=pooled)
+            elif isinstance(layer, Fire):
+                squeezed = activated([_convolved(layer.squeeze, maps)])
+                expanded = [_convolved(part, squeezed) for part in (layer.expand1x1, layer.expand3x3)]
+                maps = activated(expanded, pooled=pooled)
+        return maps
+
+
+def _convolved(layer: nn.Conv2d, maps: Tensor) -> tuple[Tensor, Tensor]:
+    """The convolution without its bias, and the bias."""
+    assert layer.bias is not None
+    assert not isinstance(layer.padding, str)
+    convolved = nn.functional.conv2d(maps, layer.weight, stride=layer.stride, padding=layer.padding)
+    return convolved, layer.bias
 
 
 class ResNet(Backbone):

@@ -1,0 +1,149 @@
+"""Bias, ReLU and joining of a network's maps, with or without 3 x 3 max pooling: what follows a convolution.
+
+On a CPU it is torch's own operators. On a GPU it is our kernels, one pass for what takes torch several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+from metavib import kernels
+from metavib.shapes import Float
+
+Part = tuple[Float[Tensor, "batch _ side side"], Float[Tensor, "_"]]
+
+
+def activated(parts: Sequence[Part], *, pooled: bool = False) -> Float[Tensor, "batch joined height width"]:
+    """relu(maps + bias) of all parts, joined along the channels; or that, pooled 3 x 3 with stride 2.
+
+    As in SqueezeNet, the last windows of a pooling may hang over the edge.
+    """
+    if kernels.serve(parts[0][0].device) and parts[0][0].dtype != torch.float64:
+        flat = [tensor for part in parts for tensor in part]
+        return _Activated.apply(pooled, *flat)[0]
+    joined = torch.cat([maps + bias.to(maps.dtype).view(-1, 1, 1) for maps, bias in parts], dim=1)
+    if pooled:
+        joined = nn.functional.max_pool2d(joined, 3, stride=2, ceil_mode=True)
+    return joined.relu()
+
+
+class _Activated(torch.autograd.Function):
+    """By our kernels: the joined maps and, where they are pooled, the places of each part."""
+
+    @staticmethod
+    def forward(pooled: bool, *parts: Tensor) -> tuple[Tensor, ...]:
+        return _forward(pooled, parts)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.pooled, maps, biases = inputs[0], inputs[1::2], inputs[2::2]
+        ctx.side = maps[0].shape[-1]
+        ctx.channels = tuple(own.shape[-3] for own in maps)
+        ctx.types = [bias.dtype for bias in biases]
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(*(output[1:] if ctx.pooled else output[:1]))
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], pooled: bool, *parts: Tensor
+    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        runs = [_forward(pooled, own) for own in _run_by_run(info.batch_size, in_dims[1:], parts)]
+        stacked = tuple(torch.stack(values) for values in zip(*runs, strict=True))
+        return stacked, (0,) * len(stacked)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        found = _Backward.apply(ctx.pooled, ctx.side, ctx.channels, gradients[0], *ctx.saved_tensors)
+        by_bias = (own.to(dtype) for own, dtype in zip(found[1::2], ctx.types, strict=True))
+        pairs = zip(found[::2], by_bias, strict=True)
+        return None, *(gradient for pair in pairs for gradient in pair)
+
+
+class _Backward(torch.autograd.Function):
+    """The gradients of maps and biases; a function of its own, because `vmap` must find a rule for it too."""
+
+    @staticmethod
+    def forward(
+        pooled: bool, side: int, channels: tuple[int, ...], gradient: Tensor, *saved: Tensor
+    ) -> tuple[Tensor, ...]:
+        return _backward(pooled, side, channels, gradient, saved)
+
+    @staticmethod
+    def setup_context(ctx: FunctionCtx, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: tuple[Any, ...],
+        pooled: bool,
+        side: int,
+        channels: tuple[int, ...],
+        *tensors: Tensor,
+    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        runs = [
+            _backward(pooled, side, channels, own[0], own[1:])
+            for own in _run_by_run(info.batch_size, in_dims[3:], tensors)
+        ]
+        stacked = tuple(torch.stack(values) for values in zip(*runs, strict=True))
+        return stacked, (0,) * len(stacked)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> None:
+        raise NotImplementedError("the kernels have no second derivative")
+
+
+def _forward(pooled: bool, parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    from metavib.kernels import activation
+
+    maps = [_channels_last(own) for own in parts[::2]]
+    count, side = maps[0].shape[0], maps[0].shape[1]
+    kept = activation.pooled_side(side) if pooled else side
+    joined = maps[0].new_empty(count, kept, kept, sum(own.shape[-1] for own in maps))
+    places, offset = [], 0
+    for own, bias in zip(maps, parts[1::2], strict=True):
+        if pooled:
+            places.append(activation.pool(own, bias.contiguous(), joined, offset))
+        else:
+            activation.activate(own, bias.contiguous(), joined, offset)
+        offset += own.shape[-1]
+    return joined.permute(0, 3, 1, 2), *places
+
+
+def _backward(
+    pooled: bool, side: int, channels: Sequence[int], gradient: Tensor, saved: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    from metavib.kernels import activation
+
+    gradient = _channels_last(gradient)
+    found: list[Tensor] = []
+    offset = 0
+    for number, own in enumerate(channels):
+        if pooled:
+            pair = activation.pool_backward(gradient, saved[number].contiguous(), side, offset)
+        else:
+            pair = activation.activate_backward(gradient, _channels_last(saved[0]), offset, own)
+        found += [pair[0].permute(0, 3, 1, 2), pair[1]]
+        offset += own
+    return tuple(found)
+
+
+def _channels_last(maps: Tensor) -> Tensor:
+    """[N, height, width, channels], as it lies in memory: a view where the maps are channels last already."""
+    return maps.permute(0, 2, 3, 1).contiguous()
+
+
+def _run_by_run(
+    runs: int, in_dims: Sequence[int | None], tensors: Sequence[Tensor]
+) -> list[tuple[Tensor, ...]]:
+    """The tensors of each run. A large network gains nothing from stacking, so that a loop will do."""
+    return [
+        tuple(own if dim is None else own.select(dim, run) for own, dim in zip(tensors, in_dims, strict=True))
+        for run in range(runs)
+    ]

@@ -1,0 +1,266 @@
+"""What follows a convolution in one pass over its maps: bias, ReLU, joining, and 3 x 3 max pooling with stride 2.
+
+torch does each in a pass of its own, which together cost SqueezeNet more than its convolutions. Maps lie channels
+last: a row is a pixel. `WIDTH` channels are joined, of which a call does `CHANNELS`, beginning with `OFFSET`. The
+bias is added after pooling, where it is the same for a whole window, and so is the ReLU.
+
+A pooled value remembers which of the nine places of its window it came from, NOWHERE where the ReLU cut it off.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+NOWHERE = tl.constexpr(9)
+_LOWEST = tl.constexpr(-3.0e38)
+_ELEMENTS = 4096  # of a program at a time
+_SHARES = 1024  # programs that sum up the gradient of a bias
+
+
+@triton.jit
+def _activate(
+    maps,
+    bias,
+    joined,
+    ROWS,
+    WIDTH,
+    OFFSET,
+    CHANNELS: tl.constexpr,
+    PADDED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    channel = tl.arange(0, PADDED)
+    inside = (row < ROWS)[:, None] & (channel < CHANNELS)[None, :]
+    value = tl.load(maps + row[:, None] * CHANNELS + channel[None, :], mask=inside, other=0.0).to(tl.float32)
+    value += tl.load(bias + channel, mask=channel < CHANNELS, other=0.0).to(tl.float32)[None, :]
+    value = tl.where(value <= 0, 0.0, value)  # what is no number stays none
+    to = joined + row[:, None] * WIDTH + OFFSET + channel[None, :]
+    tl.store(to, value.to(joined.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _activate_backward(
+    gradients,
+    joined,
+    scattered,
+    partial,
+    ROWS,
+    BLOCKS,
+    WIDTH,
+    OFFSET,
+    CHANNELS: tl.constexpr,
+    PADDED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    share = tl.program_id(0).to(tl.int64)
+    channel = tl.arange(0, PADDED)
+    total = tl.zeros((PADDED,), tl.float32)
+    for block in range(BLOCKS):
+        row = (share * BLOCKS + block) * BLOCK + tl.arange(0, BLOCK)
+        inside = (row < ROWS)[:, None] & (channel < CHANNELS)[None, :]
+        at = row[:, None] * WIDTH + OFFSET + channel[None, :]
+        value = tl.load(joined + at, mask=inside, other=0.0)
+        gradient = tl.load(gradients + at, mask=inside, other=0.0).to(tl.float32)
+        gradient = tl.where(value <= 0, 0.0, gradient)
+        to = scattered + row[:, None] * CHANNELS + channel[None, :]
+        tl.store(to, gradient.to(scattered.dtype.element_ty), mask=inside)
+        total += tl.sum(gradient, axis=0)
+    tl.store(partial + share * CHANNELS + channel, total, mask=channel < CHANNELS)
+
+
+@triton.jit
+def _activate_pooled(
+    maps,
+    bias,
+    joined,
+    places,
+    ROWS,
+    WIDTH,
+    OFFSET,
+    SIDE: tl.constexpr,
+    HALF: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    PADDED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    n = row // (HALF * HALF)
+    py = row // HALF % HALF
+    px = row % HALF
+    channel = tl.arange(0, PADDED)
+    inside = (row < ROWS)[:, None] & (channel < CHANNELS)[None, :]
+    best = tl.full((BLOCK, PADDED), _LOWEST, tl.float32)
+    place = tl.zeros((BLOCK, PADDED), tl.int8)
+    for offset in tl.static_range(9):
+        y = 2 * py + offset // 3
+        x = 2 * px + offset % 3
+        seen = inside & ((y < SIDE) & (x < SIDE))[:, None]
+        at = ((n * SIDE + y) * SIDE + x)[:, None] * CHANNELS + channel[None, :]
+        value = tl.load(maps + at, mask=seen, other=_LOWEST).to(tl.float32)
+        better = (value > best) | (value != value)  # noqa: PLR0124  # NaN goes on, as in torch
+        best = tl.where(better, value, best)
+        place = tl.where(better, tl.full((BLOCK, PADDED), offset, tl.int8), place)
+    best += tl.load(bias + channel, mask=channel < CHANNELS, other=0.0).to(tl.float32)[None, :]
+    cut_off = best <= 0
+    to = joined + row[:, None] * WIDTH + OFFSET + channel[None, :]
+    tl.store(to, tl.where(cut_off, 0.0, best).to(joined.dtype.element_ty), mask=inside)
+    place = tl.where(cut_off, tl.full((BLOCK, PADDED), NOWHERE, tl.int8), place)
+    tl.store(places + row[:, None] * CHANNELS + channel[None, :], place, mask=inside)
+
+
+@triton.jit
+def _activate_pooled_backward(
+    gradients,
+    places,
+    scattered,
+    partial,
+    ROWS,
+    BLOCKS,
+    WIDTH,
+    OFFSET,
+    SIDE: tl.constexpr,
+    HALF: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    PADDED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    share = tl.program_id(0).to(tl.int64)
+    channel = tl.arange(0, PADDED)
+    total = tl.zeros((PADDED,), tl.float32)
+    for block in range(BLOCKS):
+        row = (share * BLOCKS + block) * BLOCK + tl.arange(0, BLOCK)
+        n = row // (SIDE * SIDE)
+        y = row // SIDE % SIDE
+        x = row % SIDE
+        inside = (row < ROWS)[:, None] & (channel < CHANNELS)[None, :]
+        gradient = tl.zeros((BLOCK, PADDED), tl.float32)
+        # A value lies in one window, or in two where its place is even, in each direction.
+        for window in tl.static_range(4):
+            py = y // 2 - window // 2
+            px = x // 2 - window % 2
+            dy = y - 2 * py
+            dx = x - 2 * px
+            covered = (dy < 3) & (dx < 3) & (py >= 0) & (px >= 0) & (py < HALF) & (px < HALF)
+            seen = inside & covered[:, None]
+            pooled_row = ((n * HALF + py) * HALF + px)[:, None]
+            place = tl.load(places + pooled_row * CHANNELS + channel[None, :], mask=seen, other=NOWHERE)
+            came = tl.load(gradients + pooled_row * WIDTH + OFFSET + channel[None, :], mask=seen, other=0.0)
+            gradient += tl.where(place == (dy * 3 + dx)[:, None], came.to(tl.float32), 0.0)
+        to = scattered + row[:, None] * CHANNELS + channel[None, :]
+        tl.store(to, gradient.to(scattered.dtype.element_ty), mask=inside)
+        total += tl.sum(gradient, axis=0)
+    tl.store(partial + share * CHANNELS + channel, total, mask=channel < CHANNELS)
+
+
+def activate(maps: Tensor, bias: Tensor, joined: Tensor, offset: int) -> None:
+    """relu(maps + bias), maps [N, height, width, channels], into the joined channels from `offset` on."""
+    channels, rows = maps.shape[-1], maps[..., 0].numel()
+    padded, block = _sizes(channels)
+    _activate[(triton.cdiv(rows, block),)](
+        maps,
+        bias,
+        joined,
+        rows,
+        joined.shape[-1],
+        offset,
+        CHANNELS=channels,
+        PADDED=padded,
+        BLOCK=block,
+        num_warps=4,
+    )
+
+
+def activate_backward(gradient: Tensor, joined: Tensor, offset: int, channels: int) -> tuple[Tensor, Tensor]:
+    """The gradients of `activate`'s maps and bias (float32)."""
+    rows = joined[..., 0].numel()
+    scattered = gradient.new_empty(*gradient.shape[:-1], channels)
+    padded, block = _sizes(channels)
+    shares, blocks = _shares(rows, block)
+    partial = torch.empty(shares, channels, dtype=torch.float32, device=gradient.device)
+    _activate_backward[(shares,)](
+        gradient,
+        joined,
+        scattered,
+        partial,
+        rows,
+        blocks,
+        joined.shape[-1],
+        offset,
+        CHANNELS=channels,
+        PADDED=padded,
+        BLOCK=block,
+        num_warps=4,
+    )
+    return scattered, partial.sum(dim=0)
+
+
+def pool(maps: Tensor, bias: Tensor, joined: Tensor, offset: int) -> Tensor:
+    """The same of the pooled maps; their places, which `pool_backward` needs."""
+    channels, (count, half) = maps.shape[-1], joined.shape[:2]
+    places = torch.empty(count, half, half, channels, dtype=torch.int8, device=maps.device)
+    padded, block = _sizes(channels)
+    rows = count * half * half
+    _activate_pooled[(triton.cdiv(rows, block),)](
+        maps,
+        bias,
+        joined,
+        places,
+        rows,
+        joined.shape[-1],
+        offset,
+        SIDE=maps.shape[1],
+        HALF=half,
+        CHANNELS=channels,
+        PADDED=padded,
+        BLOCK=block,
+        num_warps=4,
+    )
+    return places
+
+
+def pool_backward(gradient: Tensor, places: Tensor, side: int, offset: int) -> tuple[Tensor, Tensor]:
+    """The gradients of `pool`'s maps and bias (float32)."""
+    count, half, _, channels = places.shape
+    scattered = gradient.new_empty(count, side, side, channels)
+    padded, block = _sizes(channels)
+    rows = count * side * side
+    shares, blocks = _shares(rows, block)
+    partial = torch.empty(shares, channels, dtype=torch.float32, device=gradient.device)
+    _activate_pooled_backward[(shares,)](
+        gradient,
+        places,
+        scattered,
+        partial,
+        rows,
+        blocks,
+        gradient.shape[-1],
+        offset,
+        SIDE=side,
+        HALF=half,
+        CHANNELS=channels,
+        PADDED=padded,
+        BLOCK=block,
+        num_warps=4,
+    )
+    return scattered, partial.sum(dim=0)
+
+
+def pooled_side(side: int) -> int:
+    """The side after 3 x 3 pooling with stride 2, where the last window may hang over (torch's ceil_mode)."""
+    return -(-(side - 3) // 2) + 1
+
+
+def _sizes(channels: int) -> tuple[int, int]:
+    """Channels as a power of two, and the rows that a program takes at a time."""
+    padded = triton.next_power_of_2(channels)
+    return padded, max(_ELEMENTS // padded, 1)
+
+
+def _shares(rows: int, block: int) -> tuple[int, int]:
+    """Programs, and the blocks of rows that each goes through."""
+    shares = min(_SHARES, triton.cdiv(rows, block))
+    return shares, triton.cdiv(rows, block * shares)
