@@ -10,14 +10,16 @@ import json
 import re
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from metavib.algorithms import TITLES
+from metavib.paper import table_named
+from metavib.reproduction import MeasuredRow, Reproduction, body, from_json, significance
+from metavib.terminal import mean_and_deviation
+
 ROOT = Path(__file__).parents[1]
-TITLES = {"erm": "ERM", "baseline": "Baseline", "vib": "VIB", "metavib": "MetaVIB"}
-ANGLES = ("0", "15", "30", "45", "60", "75")
-PAPER_METAVIB = ("91.28", "99.90", "99.29", "99.78", "99.57", "92.75", "97.08")  # its table for Rotated MNIST
 
 
 def record(name: str) -> dict[str, Any]:
@@ -46,34 +48,133 @@ def demo() -> str:
     return "```\n" + "\n\n".join(tables) + "\n```"
 
 
-def rotated_mnist(protocol: str, measure: str, algorithms: Sequence[str]) -> str:
-    """Methods x angles, mean and deviation over seeds."""
-    runs = [run for run in record("rotated-mnist-fast")["stacked"] if run["protocol"] == protocol]
-    rows = []
-    for algorithm in algorithms:
-        cells, means = [], []
-        for angle in ANGLES:
-            own = [run for run in runs if run["algorithm"] == algorithm and run["unseen_domain"] == angle]
-            values = [100 * run["unseen"][measure]["mean"] for run in own]
-            means.append(statistics.mean(values))
-            cells.append(f"{means[-1]:.2f} +- {statistics.stdev(values):.2f}")
-        rows.append([TITLES[algorithm], *cells, f"{statistics.mean(means):.2f}"])
-    if protocol == "paper" and measure == "accuracy":
-        rows.append(["paper, MetaVIB", *PAPER_METAVIB])
-    return markdown(["", *(f"{angle}°" for angle in ANGLES), "mean"], rows)
+def rotated_mnist() -> Reproduction:
+    """Rotated MNIST by `--preset fast`."""
+    return from_json(record("rotated-mnist-fast")["table"])
+
+
+def whole_table() -> str:
+    """Ours beside all rows of the paper."""
+    header, rows = body(rotated_mnist())
+    return markdown([_degrees(name) for name in header], rows)
+
+
+def short_table() -> str:
+    """Ours, and the paper's MetaVIB; without the difference."""
+    header, rows = body(rotated_mnist())
+    difference = header.index("ours - paper")
+    chosen = [row for row in rows if not row[0].endswith(", paper") or row[0] == "MetaVIB, paper"]
+    lines = [line[:difference] + line[difference + 1 :] for line in (header, *chosen)]
+    return markdown([_degrees(name) for name in lines[0]], lines[1:])
+
+
+def calibration() -> str:
+    """The calibration error, methods x angles."""
+    return by_angle({row.row.title: row.of("ece") for row in rotated_mnist().rows})
+
+
+def clockwise() -> str:
+    """Accuracy with the digits turned the other way, from the record of the former settings."""
+    rows: dict[str, dict[tuple[str, int], float]] = {}
+    for run in record("rotated-mnist-fast-before")["stacked"]:
+        if run["protocol"] == "paper-clockwise":
+            of_row = rows.setdefault(TITLES[run["algorithm"]], {})
+            of_row[run["unseen_domain"], run["seed"]] = 100 * run["unseen"]["accuracy"]["mean"]
+    return by_angle(rows)
+
+
+def by_angle(rows: Mapping[str, Mapping[tuple[str, int], float]]) -> str:
+    """Values by angle and seed, as mean and deviation over seeds."""
+    angles = table_named("rotated-mnist").targets
+    lines = []
+    for title, values in rows.items():
+        seeds = sorted({seed for _, seed in values})
+        cells = [[values[angle, seed] for seed in seeds] for angle in angles]
+        cells.append([statistics.mean(of_seed) for of_seed in zip(*cells, strict=True)])
+        lines.append([title, *map(mean_and_deviation, cells)])
+    return markdown(["", *map(_degrees, angles), "mean"], lines)
 
 
 def stacked_or_alone() -> str:
     """MetaVIB's mean over the six angles, seed by seed."""
-    found = record("rotated-mnist-fast")
-    own = [run for run in found["stacked"] if run["algorithm"] == "metavib" and run["protocol"] == "paper"]
+    stacked = next(row for row in rotated_mnist().rows if row.row.algorithm == "metavib")
+    runs = {(run["target"], run["seed"]): run for run in record("rotated-mnist-fast")["alone"]}
+    alone = MeasuredRow(stacked.row, runs, failures=())
     rows = []
-    for name, runs in (("stacked", own), ("alone", found["alone"])):
-        seeds = sorted({run["seed"] for run in runs})
-        for seed in seeds:
-            values = [100 * run["unseen"]["accuracy"]["mean"] for run in runs if run["seed"] == seed]
-            rows.append([name, str(seed), f"{statistics.mean(values):.2f}"])
-    return markdown(["trained", "seed", "mean of six angles, %"], rows)
+    for seed in sorted({seed for _, seed in alone.runs}):
+        means = [
+            statistics.mean(value for (_, own), value in row.values.items() if own == seed)
+            for row in (stacked, alone)
+        ]
+        rows.append([str(seed), *(f"{mean:.2f}" for mean in means)])
+    of_all = stacked.by_seed(rotated_mnist().targets)
+    rows.append([f"all {len(of_all)}", mean_and_deviation(of_all), ""])
+    rows.append([f"p, {len(runs)} pairs", "", f"{significance(stacked, alone):.2f}"])
+    return markdown(["seed", "stacked, %", "alone, %"], rows)
+
+
+# What is shown of results/rotated-mnist-tuning.json: its rounds, counted from 1, and their variants.
+HIDDEN = {
+    6: ("one", "every", "every lr2e-3 warmup300"),
+    7: ("one", "every", "erm"),
+    8: ("one lr2e-3 warmup300", "every lr2e-3 warmup300", "vib lr2e-3 warmup300", "erm lr2e-3 warmup300"),
+    9: ("ref", "var-3", "crop.8"),
+    11: (
+        "var-3 one lr2e-3 warmup300",
+        "var-3 lr2e-3 warmup300",
+        "var-3",
+        "vib var-3",
+        "baseline var-3",
+        "crop.8 var-3",
+    ),
+}
+
+
+def hidden_angles() -> str:
+    """Variants with the outermost angle hidden: the mean over both left-out angles and all seeds."""
+    rounds = record("rotated-mnist-tuning")["rounds"]
+    rows = []
+    for number, names in HIDDEN.items():
+        own = rounds[number - 1]
+        variants = {name: variant for group in own["groups"] for name, variant in group.items()}
+        for name in names:
+            variant = variants[name]
+            inferred = variant.get("algorithm") != "erm"  # ERM has neither roles nor variances
+            means = [
+                statistics.mean(statistics.mean(values) for values in own["accuracy"][name + suffix].values())
+                for suffix in ("", ", mean weights of the second half")
+            ]
+            rows.append(
+                [
+                    str(number),
+                    f"{own['seeds'][0]}-{own['seeds'][-1]}",
+                    f"{own['steps']:,}",
+                    TITLES[variant.get("algorithm", "metavib")],
+                    variant.get("roles", "one") if inferred else "",
+                    f"{variant['learning_rate']:g}",
+                    str(variant.get("warmup", 0)),
+                    f"{variant.get('initial_log_variance', 0):g}" if inferred else "",
+                    f"{variant['smallest_crop']:g}" if "smallest_crop" in variant else "",
+                    *(f"{mean:.2f}" for mean in means),
+                ]
+            )
+    header = ["round", "seeds", "steps", "method", "roles", "rate", "warm-up", "log variance"]
+    return markdown([*header, "smallest crop", "accuracy, %", "averaged weights, %"], rows)
+
+
+def grid_times() -> str:
+    """Whole grids, from the start of Python to the last evaluation."""
+    found = record("rotated-mnist-fast")
+    calls = [
+        (row["title"], len(row["runs"]), found["seconds"][row["algorithm"]]) for row in found["table"]["rows"]
+    ]
+    calls.append(("MetaVIB, `--no-batch`", len(found["alone"]), found["seconds"]["alone"]))
+    rows = [[name, str(runs), str(seconds), f"{seconds / runs:.1f}"] for name, runs, seconds in calls]
+    return markdown(["", "runs", "s", "s a run"], rows)
+
+
+def _degrees(name: str) -> str:
+    return f"{name}°" if name.isdigit() else name
 
 
 def pacs() -> str:
@@ -157,10 +258,13 @@ def data_times() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "demo": demo,
-    "rotated-mnist accuracy": lambda: rotated_mnist("paper", "accuracy", list(TITLES)),
-    "rotated-mnist ece": lambda: rotated_mnist("paper", "ece", list(TITLES)),
-    "rotated-mnist clockwise": lambda: rotated_mnist("paper-clockwise", "accuracy", ["erm", "metavib"]),
+    "rotated-mnist": whole_table,
+    "rotated-mnist in short": short_table,
+    "rotated-mnist ece": calibration,
+    "rotated-mnist clockwise": clockwise,
     "stacked or alone": stacked_or_alone,
+    "hidden angles": hidden_angles,
+    "grids": grid_times,
     "pacs": pacs,
     "steps on the GPU": lambda: step_times("h200"),
     "steps on the CPU": lambda: step_times("cpu"),

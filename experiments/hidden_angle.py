@@ -7,7 +7,8 @@ as it must for the real targets 0 and 75, whose images it never meets. A group t
     python experiments/hidden_angle.py OUT.json --rounds experiments/hidden_angle_rounds.json
 
 A variant is a set of settings, and of things that are tried here only: `backbone` and `inference` ("torch": first
-weights by torch's own way) and `size` of the first features (a number, or "as they are").
+weights by torch's own way) and `size` of the first features (a number, or "as they are"). It is measured after the
+last step, and with the mean of the second half's weights.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from metavib.data.catalog import open_dataset
 from metavib.data.dataset import Dataset, DomainImages, Listing
 from metavib.data.prepared import LabelledRows, open_sources, open_target
 from metavib.data.splits import split_domains
-from metavib.evaluate import accuracy_at_mean, embed
+from metavib.evaluate import embed, measure_at_mean
 from metavib.experiment import experiment_from
 from metavib.model import preprocessing_of
 from metavib.program import Program, Trainee
@@ -158,7 +159,7 @@ def _measure(cells: Sequence[Cell], suffix: str, found: dict[str, dict[str, list
     for one in cells:
         algorithm = one.trainee.algorithm
         algorithm.absorb(one.trainee.sources.train.batches())
-        accuracy = 100 * accuracy_at_mean(algorithm, embed(algorithm, one.unseen.batches()))
+        accuracy = 100 * measure_at_mean(algorithm, embed(algorithm, one.unseen.batches())).accuracy
         of_variant = found.setdefault(one.variant + suffix, {})
         of_variant.setdefault(one.left_out, []).append(round(accuracy, 2))
 

@@ -54,6 +54,16 @@ def test_every_record_names_its_command() -> None:
             assert (ROOT / script).is_file(), f"{path.name}: {script}"
 
 
+def test_the_tuning_record_has_the_rounds_that_its_command_names(tables: ModuleType) -> None:
+    rounds = tables.record("rotated-mnist-tuning")["rounds"]
+    defined = json.loads((ROOT / "experiments/hidden_angle_rounds.json").read_text())
+    assert [{key: one[key] for key in ("steps", "seeds", "groups")} for one in rounds] == defined
+    for one in rounds:
+        variants = {name for group in one["groups"] for name in group}
+        measured = {name.split(", mean weights")[0] for name in one["accuracy"]}
+        assert measured == variants - set(one.get("cut_off", ()))
+
+
 @pytest.mark.parametrize("algorithm", list(ALGORITHMS))
 def test_every_algorithm_has_a_page_with_its_command(algorithm: str) -> None:
     page = (ROOT / f"docs/algorithms/{algorithm}.md").read_text()
