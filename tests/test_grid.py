@@ -4,38 +4,20 @@ import json
 import multiprocessing
 import signal
 import time
-from dataclasses import replace
 
 import pytest
 import torch
 
 from metavib import checkpoint, grid
 from metavib.cli import main
-from metavib.experiment import experiment_from
-from metavib.grid import Cell, pays, run_grid, stack_key
+from metavib.grid import run_grid
 from metavib.run_directory import RunDirectory
-from metavib.runner import Surroundings, open_run, train_and_measure
+from metavib.runner import Surroundings, train_and_measure
 from metavib.trainer import Stopped
 
 CPU = torch.device("cpu")
 TARGETS = ("art", "photo", "sketch")
 BREAKS_DOWN = {"learning_rate": 1e30, "clip_norm": 0.0}
-
-
-@pytest.fixture
-def cell(folder, tmp_path):
-    """Makes a small run of a grid; where its settings are not the usual ones, they are in its name."""
-
-    def make(target="sketch", seed=1, algorithm="erm", place="runs", backbone="digits", **changes):
-        values = {"dataset": str(folder), "target": target, "seed": seed, "algorithm": algorithm}
-        values |= {"backbone": backbone, "weights": "none"}
-        small = {"steps": 4, "images_per_domain": 8, "validations": 2, "repeats": 2}
-        if algorithm != "erm":
-            small |= {"latent_width": 16, "latent_draws": 2, "classifier_draws": 2}
-        name = "-".join([algorithm, target, str(seed), *(f"{key}{value}" for key, value in changes.items())])
-        return Cell(experiment_from(values, small | changes), tmp_path / place / name)
-
-    return make
 
 
 @pytest.fixture
@@ -72,69 +54,6 @@ def log_of(one):
 
 def stacks_beside(one):
     return list((one.out.parent / ".stacks").glob("*"))
-
-
-# --- what may be stacked ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"target": "art"},
-        {"seed": 2},
-        {"beta": 0.5},
-        {"learning_rate": 0.5},
-        {"backbone_rate": 0.5},
-        {"initialisation": "torch"},
-        {"schedule": "constant"},
-        {"warmup": 3},
-        {"clip_norm": 0.0},
-        {"validation_share": 0.3},
-        {"patience": 1},
-        {"selection": "last"},
-    ],
-    ids=str,
-)
-def test_runs_that_differ_in_numbers_only_may_be_stacked(cell, changes):
-    first, other = cell(algorithm="metavib"), cell(algorithm="metavib", **changes)
-    assert first.experiment.identity() != other.experiment.identity()
-    assert stack_key(first.experiment) == stack_key(other.experiment)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"algorithm": "vib"},
-        {"backbone": "digits-domainbed"},
-        {"steps": 5},
-        {"images_per_domain": 9},
-        {"domains_per_episode": 2},
-        {"class_balanced": False},
-        {"weight_decay": 0.1},
-        {"validations": 3},
-        {"precision": "float32"},
-        {"latent_width": 17},
-        {"latent_draws": 3},
-        {"feature_size": 2.0},
-        {"kl_direction": "prior-to-posterior"},
-        {"flip": 0.25},
-    ],
-    ids=str,
-)
-def test_runs_of_different_shapes_or_ways_may_not(cell, changes):
-    first, other = cell(algorithm="metavib"), cell(**{"algorithm": "metavib"} | changes)
-    assert stack_key(first.experiment) != stack_key(other.experiment)
-
-
-def test_where_the_settings_came_from_does_not_matter(cell):
-    experiment = cell().experiment
-    assert stack_key(experiment) == stack_key(replace(experiment, preset="another"))
-
-
-def test_stacking_pays_for_small_networks_on_a_gpu(cell):
-    assert pays(cell().experiment, torch.device("cuda"))
-    assert not pays(cell().experiment, CPU)
-    assert not pays(cell(backbone="resnet18").experiment, torch.device("cuda"))
 
 
 # --- what comes out ---------------------------------------------------------------------------------------
@@ -318,46 +237,6 @@ def test_a_run_that_does_not_fit_by_itself_is_left_out_and_the_others_go_on(cell
     assert done[0].failure.startswith("out of memory; lower images_per_domain")
     assert any(line.startswith(f"{done[0].cell.out} is left out: out of memory") for line in said)
     assert done[1].results is not None
-
-
-@pytest.mark.parametrize(
-    ("runs", "free", "widest", "width"),
-    [
-        (10, 10**9, 128, 10),  # all fit
-        (10, 1000, 128, 5),  # seven would, in 70 % of it: two stacks of the same size
-        (10, 460, 128, 3),  # three: four stacks, of three at most
-        (10, 50, 128, 1),  # not even one, and it is tried
-        (10, 10**9, 4, 4),
-        (1, 10**9, 128, 1),
-    ],
-)
-def test_as_many_runs_are_stacked_as_fit(cell, monkeypatch, runs, free, widest, width):
-    monkeypatch.setattr(grid, "pays", lambda experiment, device: True)
-    monkeypatch.setattr(grid, "free_memory", lambda device: free)
-    monkeypatch.setattr(grid, "memory_of", lambda opened: 100)
-    monkeypatch.setattr(grid, "WIDEST", widest)
-    cells = [cell(seed=seed) for seed in range(runs)]
-    assert grid._width(cells, Surroundings(CPU), None) == width
-
-
-def test_the_width_that_is_asked_for_is_taken_and_none_where_stacking_does_not_pay(cell):
-    cells = [cell(seed=seed) for seed in range(3)]
-    assert [grid._width(cells, Surroundings(CPU), batch) for batch in (None, 1, 2, 7)] == [1, 1, 2, 7]
-
-
-def test_the_memory_of_a_run_is_about_what_its_images_and_parameters_take(cell, tmp_path):
-    few, many = (
-        open_run(
-            cell(images_per_domain=images).experiment, RunDirectory(tmp_path / "none"), Surroundings(CPU)
-        )
-        for images in (8, 80)
-    )
-    parameters = sum(parameter.nbytes for parameter in few.run.algorithm.parameters())
-    first, second = grid.memory_of(few.run), grid.memory_of(many.run)
-    assert first > 6 * parameters
-    # Of each image at least what the pooling looks back at: 28 x 28 x 32 and 14 x 14 x 32 numbers.
-    assert second - first > 2 * 3 * 72 * 4 * 32 * (28 * 28 + 14 * 14)
-    assert all(parameter.grad is None for parameter in few.run.algorithm.parameters())
 
 
 # --- runs that break down ---------------------------------------------------------------------------------

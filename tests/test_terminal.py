@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from metavib import terminal
-from metavib.terminal import Bar, duration, reading_bar, say, table
+from metavib.terminal import Bar, duration, mean_and_deviation, reading_bar, say, table
 
 
 class Clock:
@@ -33,6 +33,13 @@ def test_a_table_has_its_first_column_on_the_left_and_numbers_on_the_right() -> 
 def test_a_table_of_words_goes_to_the_left_and_lines_have_no_trailing_blanks() -> None:
     lines = table(["name", "meaning"], [["a", "one"], ["b", "the other"]], left=True).splitlines()
     assert lines == ["name  meaning", "----  ---------", "a     one", "b     the other"]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"), [([], "-"), ([71.0], "71.00"), ([70.0, 72.0], "71.00 +- 1.41")], ids=str
+)
+def test_a_mean_has_its_deviation_where_there_are_two_values(values: list[float], words: str) -> None:
+    assert mean_and_deviation(values) == words
 
 
 @pytest.mark.parametrize(

@@ -8,59 +8,27 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import itertools
 import json
 import shutil
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from metavib import atomic
 from metavib import checkpoint as checkpoints
-from metavib.algorithms import algorithm_named
+from metavib.capacity import width_of
+from metavib.cells import Cell, stackable_groups
 from metavib.data.dataset import Dataset
-from metavib.data.episodes import EpisodeSampler
-from metavib.data.storage import free_memory
 from metavib.errors import UserError
 from metavib.evaluate import AstrayError
-from metavib.experiment import Experiment
-from metavib.networks.backbones import BACKBONES
 from metavib.optimization import NonFiniteError
-from metavib.program import Program, Trainee
-from metavib.randomness import normal
 from metavib.run_directory import RunDirectory
 from metavib.runner import Surroundings, check_directory, open_run, train_and_measure
 from metavib.trainer import Progress, identity_of, slice_checkpoint
-
-# What may differ between the runs of a stack: numbers that a step reads, and what each run has for itself.
-FREE_TRAINING = (
-    "learning_rate",
-    "backbone_rate",
-    "initialisation",
-    "schedule",
-    "warmup",
-    "clip_norm",
-    "validation_share",
-    "patience",
-    "selection",
-)
-WIDEST = 128  # more runs than this fill any GPU, and their checkpoint would be large
-SHARE_OF_FREE_MEMORY = 0.7
-PROBED_STEPS = 6  # of each kind of run, before and while an estimate is timed
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A run of a grid, and its directory."""
-
-    experiment: Experiment
-    out: Path
 
 
 @dataclass(frozen=True)
@@ -118,64 +86,6 @@ def run_grid(
     return [done[cell.out] for cell in cells]
 
 
-class Estimate(NamedTuple):
-    """How much a grid has to do; time and memory are None where nothing is left."""
-
-    runs: int
-    finished: int
-    seconds: float | None
-    gigabytes: float | None
-
-
-def estimate(cells: Sequence[Cell], surroundings: Surroundings, *, batch: int | None) -> Estimate:
-    """Time and memory from a few steps of one run of each kind, for all of them as they would be stacked.
-
-    Runs that were begun count as a whole. Nothing is written.
-    """
-    left = [cell for cell in cells if check_directory(RunDirectory(cell.out), cell.experiment) is None]
-    seconds, memory = 0.0, 0
-    for group in _groups(left):
-        width = _width(group, surroundings, batch)
-        stack = [
-            open_run(cell.experiment, RunDirectory(cell.out), surroundings).run for cell in group[:width]
-        ]
-        memory = max(memory, len(stack) * memory_of(stack[0]))
-        steps = group[0].experiment.training.steps
-        seconds += -(-len(group) // width) * steps * _seconds_a_step(Program(stack))
-        del stack
-    if not left:
-        return Estimate(len(cells), len(cells), None, None)
-    return Estimate(len(cells), len(cells) - len(left), seconds, memory / 2**30)
-
-
-def _seconds_a_step(program: Program) -> float:
-    count = min(PROBED_STEPS, program.steps)
-    for _ in range(2):  # the first time chooses and loads kernels
-        program.start(0)
-        started = time.monotonic()
-        for _ in range(count):
-            program.step()
-        program.values()
-    return (time.monotonic() - started) / count
-
-
-def stack_key(experiment: Experiment) -> str:
-    """What the runs of a stack have in common, as one string."""
-    values = experiment.to_json()
-    for name in ("target", "seed", "preset"):
-        del values[name]
-    for name in FREE_TRAINING:
-        del values["training"][name]
-    for name in algorithm_named(experiment.algorithm).STACKABLE:
-        values["method"].pop(name, None)
-    return json.dumps(values, sort_keys=True)
-
-
-def pays(experiment: Experiment, device: torch.device) -> bool:
-    """Whether stacking makes these runs faster: where one alone leaves the GPU idle. See docs/performance.md."""
-    return device.type == "cuda" and BACKBONES[experiment.backbone].small
-
-
 def _stacks(cells: Sequence[Cell], surroundings: Surroundings, batch: int | None) -> Iterator[list[Cell]]:
     """Divide the cells: stacks that were begun go on as they were, the others are formed anew."""
     waiting = {cell.experiment.identity(): cell for cell in cells}
@@ -192,20 +102,10 @@ def _stacks(cells: Sequence[Cell], surroundings: Surroundings, batch: int | None
                     _remove(members.parent)
     begun_alone = [cell for cell in waiting.values() if _has_checkpoint(cell)]
     yield from ([cell] for cell in begun_alone)
-    for group in _groups([cell for cell in waiting.values() if cell not in begun_alone]):
-        width = _width(group, surroundings, batch)
+    for group in stackable_groups([cell for cell in waiting.values() if cell not in begun_alone]):
+        width = width_of(group, surroundings, batch)
         for first in range(0, len(group), width):
             yield group[first : first + width]
-
-
-def _groups(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
-    """The cells that could be stacked with one another."""
-
-    def key(cell: Cell) -> str:
-        return stack_key(cell.experiment)
-
-    for _, group in itertools.groupby(sorted(cells, key=key), key=key):
-        yield list(group)
 
 
 def _has_checkpoint(cell: Cell) -> bool:
@@ -219,46 +119,6 @@ def _take_out(folder: Path, identities: Sequence[str], waiting: dict[str, Cell])
             own = slice_checkpoint(folder, identities, number)
             if own is not None:
                 checkpoints.save(RunDirectory(waiting[identity].out).checkpoints, own, identity)
-
-
-def _width(cells: Sequence[Cell], surroundings: Surroundings, batch: int | None) -> int:
-    """How many of these runs are trained at a time."""
-    if len(cells) == 1 or batch == 1:
-        return 1
-    if batch is not None:
-        return batch
-    if not pays(cells[0].experiment, surroundings.device):
-        return 1
-    opened = open_run(cells[0].experiment, RunDirectory(cells[0].out), surroundings)
-    fits = int(SHARE_OF_FREE_MEMORY * free_memory(surroundings.device) / memory_of(opened.run))
-    widest = max(1, min(fits, WIDEST, len(cells)))
-    parts = -(-len(cells) // widest)
-    return -(-len(cells) // parts)  # stacks of the same size
-
-
-def memory_of(run: Trainee) -> int:
-    """About how many bytes a run takes while it trains: what its forward pass keeps, twice, and its parameters."""
-    training, algorithm = run.experiment.training, run.algorithm
-    sampler = EpisodeSampler(
-        [run.sources.train],
-        [0],
-        domains_per_episode=training.domains_per_episode,
-        images_per_domain=training.images_per_domain,
-        class_balanced=training.class_balanced,
-        augmentation=run.experiment.augmentation,
-    )
-    shapes = algorithm.noise_shapes((sampler.domains - 1) * sampler.images, sampler.images)
-    key = torch.zeros((), dtype=torch.int64, device=sampler.device)
-    kept: dict[int, int] = {}
-
-    def count(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-        algorithm(sampler.draw(0), {name: normal(key, shape) for name, shape in shapes.items()})
-    parameters = sum(parameter.nbytes for parameter in algorithm.parameters())
-    return 2 * sum(kept.values()) + 6 * parameters
 
 
 def _run_stack(

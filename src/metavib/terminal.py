@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -130,6 +131,15 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: bool = 
         return "  ".join(padded).rstrip()
 
     return "\n".join([line(header), "  ".join("-" * width for width in widths), *map(line, rows)])
+
+
+def mean_and_deviation(values: Sequence[float]) -> str:
+    """As tables print it."""
+    if not values:
+        return "-"
+    if len(values) == 1:
+        return f"{values[0]:.2f}"
+    return f"{statistics.mean(values):.2f} +- {statistics.stdev(values):.2f}"
 
 
 def duration(seconds: float) -> str:

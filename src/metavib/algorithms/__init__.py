@@ -13,6 +13,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "vib": VIB,
     "metavib": MetaVIB,
 }
+TITLES = {"erm": "ERM", "baseline": "Baseline", "vib": "VIB", "metavib": "MetaVIB"}  # as tables print them
 
 
 def algorithm_named(name: str) -> type[Algorithm]:

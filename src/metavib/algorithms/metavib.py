@@ -196,8 +196,7 @@ class ProbabilisticClassifier(Algorithm):
             classifier = Gaussian(self.classifier_mean, self.classifier_log_variance)
             classifiers = classifier.sample(noise["classifier"])
             latents = self.infer_latent(embedded).sample(noise["latent"])
-        everything = torch.ones(self.classes, dtype=torch.bool, device=embedded.device)
-        return Predictive(log_softmax_of_classes(class_logits(classifiers, latents, everything)))
+        return Predictive(log_softmax_of_classes(class_logits(classifiers, latents)))
 
     def prediction_noise_shapes(self, batch: int) -> Shapes:
         config = self.config

@@ -13,6 +13,7 @@ from typing import Any
 
 from PIL import Image
 
+from metavib.algorithms import TITLES
 from metavib.commands.train import in_words, stop_requested
 from metavib.data.catalog import open_dataset
 from metavib.data.dataset import Dataset
@@ -25,7 +26,6 @@ from metavib.trainer import Progress, Stopped
 
 DATASET = "rotated-digits"
 ALGORITHMS = ("erm", "baseline", "vib", "metavib")
-TITLES = {"erm": "ERM", "baseline": "Baseline", "vib": "VIB", "metavib": "MetaVIB"}
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,0 +1,105 @@
+"""How many runs are trained as one program, and what a grid will take.
+
+As many runs are stacked as fit into the memory there is, and only where that is faster than one after another.
+Memory is measured by a forward pass of a run, time by a few steps of a stack.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from metavib.cells import Cell, stackable_groups
+from metavib.data.storage import free_memory
+from metavib.experiment import Experiment
+from metavib.networks.backbones import BACKBONES
+from metavib.program import Program, Trainee, sampler_of
+from metavib.randomness import normal
+from metavib.run_directory import RunDirectory
+from metavib.runner import Surroundings, check_directory, open_run
+
+WIDEST = 128  # more runs than this fill any GPU, and their checkpoint would be large
+SHARE_OF_FREE_MEMORY = 0.7
+PROBED_STEPS = 6  # of each kind of run, before and while an estimate is timed
+
+
+def pays(experiment: Experiment, device: torch.device) -> bool:
+    """Whether stacking makes these runs faster: where one alone leaves the GPU idle. See docs/performance.md."""
+    return device.type == "cuda" and BACKBONES[experiment.backbone].small
+
+
+def width_of(cells: Sequence[Cell], surroundings: Surroundings, batch: int | None) -> int:
+    """How many of these runs are trained at a time."""
+    if len(cells) == 1 or batch == 1:
+        return 1
+    if batch is not None:
+        return batch
+    if not pays(cells[0].experiment, surroundings.device):
+        return 1
+    opened = open_run(cells[0].experiment, RunDirectory(cells[0].out), surroundings)
+    fits = int(SHARE_OF_FREE_MEMORY * free_memory(surroundings.device) / memory_of(opened.run))
+    widest = max(1, min(fits, WIDEST, len(cells)))
+    parts = -(-len(cells) // widest)
+    return -(-len(cells) // parts)  # stacks of the same size
+
+
+def memory_of(run: Trainee) -> int:
+    """About how many bytes a run takes while it trains: what its forward pass keeps, twice, and its parameters."""
+    algorithm, sampler = run.algorithm, sampler_of([run])
+    shapes = algorithm.noise_shapes((sampler.domains - 1) * sampler.images, sampler.images)
+    key = torch.zeros((), dtype=torch.int64, device=sampler.device)
+    kept: dict[int, int] = {}
+
+    def count(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        algorithm(sampler.draw(0), {name: normal(key, shape) for name, shape in shapes.items()})
+    parameters = sum(parameter.nbytes for parameter in algorithm.parameters())
+    return 2 * sum(kept.values()) + 6 * parameters
+
+
+class Estimate(NamedTuple):
+    """How much a grid has to do; time and memory are None where nothing is left."""
+
+    runs: int
+    finished: int
+    seconds: float | None
+    gigabytes: float | None
+
+
+def estimate(cells: Sequence[Cell], surroundings: Surroundings, *, batch: int | None) -> Estimate:
+    """Time and memory from a few steps of one run of each kind, for all of them as they would be stacked.
+
+    Runs that were begun count as a whole. Nothing is written.
+    """
+    left = [cell for cell in cells if check_directory(RunDirectory(cell.out), cell.experiment) is None]
+    seconds, memory = 0.0, 0
+    for group in stackable_groups(left):
+        width = width_of(group, surroundings, batch)
+        stack = [
+            open_run(cell.experiment, RunDirectory(cell.out), surroundings).run for cell in group[:width]
+        ]
+        memory = max(memory, len(stack) * memory_of(stack[0]))
+        steps = group[0].experiment.training.steps
+        seconds += -(-len(group) // width) * steps * _seconds_a_step(Program(stack))
+        del stack
+    if not left:
+        return Estimate(len(cells), len(cells), None, None)
+    return Estimate(len(cells), len(cells) - len(left), seconds, memory / 2**30)
+
+
+def _seconds_a_step(program: Program) -> float:
+    count = min(PROBED_STEPS, program.steps)
+    for _ in range(2):  # the first time chooses and loads kernels
+        program.start(0)
+        started = time.monotonic()
+        for _ in range(count):
+            program.step()
+        program.values()
+    return (time.monotonic() - started) / count

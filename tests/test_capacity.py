@@ -1,0 +1,57 @@
+"""How many runs are stacked, and the memory that they take."""
+
+import pytest
+import torch
+
+from metavib import capacity
+from metavib.capacity import memory_of, pays, width_of
+from metavib.run_directory import RunDirectory
+from metavib.runner import Surroundings, open_run
+
+CPU = torch.device("cpu")
+
+
+def test_stacking_pays_for_small_networks_on_a_gpu(cell):
+    assert pays(cell().experiment, torch.device("cuda"))
+    assert not pays(cell().experiment, CPU)
+    assert not pays(cell(backbone="resnet18").experiment, torch.device("cuda"))
+
+
+@pytest.mark.parametrize(
+    ("runs", "free", "widest", "width"),
+    [
+        (10, 10**9, 128, 10),  # all fit
+        (10, 1000, 128, 5),  # seven would, in 70 % of it: two stacks of the same size
+        (10, 460, 128, 3),  # three: four stacks, of three at most
+        (10, 50, 128, 1),  # not even one, and it is tried
+        (10, 10**9, 4, 4),
+        (1, 10**9, 128, 1),
+    ],
+)
+def test_as_many_runs_are_stacked_as_fit(cell, monkeypatch, runs, free, widest, width):
+    monkeypatch.setattr(capacity, "pays", lambda experiment, device: True)
+    monkeypatch.setattr(capacity, "free_memory", lambda device: free)
+    monkeypatch.setattr(capacity, "memory_of", lambda opened: 100)
+    monkeypatch.setattr(capacity, "WIDEST", widest)
+    cells = [cell(seed=seed) for seed in range(runs)]
+    assert width_of(cells, Surroundings(CPU), None) == width
+
+
+def test_the_width_that_is_asked_for_is_taken_and_none_where_stacking_does_not_pay(cell):
+    cells = [cell(seed=seed) for seed in range(3)]
+    assert [width_of(cells, Surroundings(CPU), batch) for batch in (None, 1, 2, 7)] == [1, 1, 2, 7]
+
+
+def test_the_memory_of_a_run_is_about_what_its_images_and_parameters_take(cell, tmp_path):
+    few, many = (
+        open_run(
+            cell(images_per_domain=images).experiment, RunDirectory(tmp_path / "none"), Surroundings(CPU)
+        )
+        for images in (8, 80)
+    )
+    parameters = sum(parameter.nbytes for parameter in few.run.algorithm.parameters())
+    first, second = memory_of(few.run), memory_of(many.run)
+    assert first > 6 * parameters
+    # Of each image at least what the pooling looks back at: 28 x 28 x 32 and 14 x 14 x 32 numbers.
+    assert second - first > 2 * 3 * 72 * 4 * 32 * (28 * 28 + 14 * 14)
+    assert all(parameter.grad is None for parameter in few.run.algorithm.parameters())
