@@ -16,9 +16,9 @@ from metavib.evaluate import (
     MEASURES,
     Embedded,
     Evaluation,
-    accuracy_at_mean,
     embed,
     measure,
+    measure_at_mean,
     predict,
     prediction_noise,
 )
@@ -91,7 +91,7 @@ def test_a_method_without_draws_is_measured_once() -> None:
     record = measure(erm, embedded(erm), 1, Evaluation(repeats=20))
     assert record["measured_by"] == "one deterministic prediction"
     assert {record[name]["deviation"] for name in MEASURES} == {0.0}
-    assert record["accuracy"]["mean"] == pytest.approx(accuracy_at_mean(erm, embedded(erm)))
+    assert record["accuracy"]["mean"] == pytest.approx(measure_at_mean(erm, embedded(erm)).accuracy)
 
 
 def test_one_repeat_has_no_deviation() -> None:
@@ -104,9 +104,11 @@ def test_one_repeat_has_no_deviation() -> None:
 def test_what_has_no_draws_does_not_depend_on_the_chunks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm = built(name)
     whole = embedded(algorithm)
-    at_mean, drawn = accuracy_at_mean(algorithm, whole), predict(algorithm, whole, 1, 0)
+    at_mean, drawn = measure_at_mean(algorithm, whole), predict(algorithm, whole, 1, 0)
     monkeypatch.setattr(evaluate, "CHUNK", 3)
-    assert accuracy_at_mean(algorithm, whole) == at_mean
+    in_chunks = measure_at_mean(algorithm, whole)
+    assert in_chunks.accuracy == at_mean.accuracy
+    assert in_chunks.loss == pytest.approx(at_mean.loss)
     assert predict(algorithm, whole, 1, 0).shape == drawn.shape
     if name == "erm":
         torch.testing.assert_close(predict(algorithm, whole, 1, 0), drawn)
@@ -129,7 +131,22 @@ def test_the_accuracy_at_the_mean_is_that_of_the_mean_parameters() -> None:
     whole = embedded(algorithm)
     most_probable = algorithm.predictive(whole.features, None).log_probabilities[0, 0].argmax(dim=-1)
     as_labels = Embedded(whole.features, torch.where(torch.arange(10) < 7, most_probable, most_probable ^ 1))
-    assert accuracy_at_mean(algorithm, as_labels) == 0.7
+    found = measure_at_mean(algorithm, as_labels)
+    assert found.accuracy == 0.7
+    log_probabilities = algorithm.predictive(whole.features, None).log_probabilities[0, 0]
+    of_labels = torch.stack(
+        [row[label] for row, label in zip(log_probabilities, as_labels.labels, strict=True)]
+    )
+    assert found.loss == pytest.approx(-of_labels.mean().item())
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf], ids=str)
+def test_the_loss_of_a_model_gone_astray_is_the_largest_number_that_a_record_holds(value: float) -> None:
+    erm = built("erm")
+    with torch.no_grad():
+        erm.classifier.bias[0] = value
+    loss = measure_at_mean(erm, embedded(erm)).loss
+    assert loss == torch.finfo(torch.float32).max
 
 
 def test_a_model_that_gives_no_numbers_is_refused() -> None:

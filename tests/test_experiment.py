@@ -110,6 +110,39 @@ def test_identity_is_that_of_everything_but_the_name_of_the_preset() -> None:
     assert len({base.identity(), *(other.identity() for other in others)}) == 1 + len(others)
 
 
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        (None, ()),
+        ("", ()),
+        ([], ()),
+        ("photo", ("photo",)),
+        ("photo, cartoon,", ("cartoon", "photo")),
+        (["photo", "cartoon", "photo"], ("cartoon", "photo")),
+        (["a, b"], ("a, b",)),  # a list may name a domain with a comma
+        ([15, 0], ("0", "15")),  # angles, as YAML reads them
+        (0, ("0",)),
+    ],
+    ids=str,
+)
+def test_domains_to_leave_out_are_a_list_or_a_text(given: Any, taken: tuple[str, ...]) -> None:
+    assert experiment(without=given).without == taken
+
+
+@pytest.mark.parametrize("given", [1.5, True, {"photo": 1}], ids=str)
+def test_nothing_else_names_domains_to_leave_out(given: Any) -> None:
+    with pytest.raises(UserError, match="without takes names of domains"):
+        experiment(without=given)
+
+
+def test_the_domains_that_are_left_out_decide_and_their_order_does_not() -> None:
+    one, other = experiment(without="photo,cartoon"), experiment(without=["cartoon", "photo"])
+    assert one.identity() == other.identity()
+    assert len({e.identity() for e in (one, experiment(), experiment(without="photo"))}) == 3
+    told = differences(experiment(), experiment(without="photo"))
+    assert told == ["without () against ('photo',)"]
+
+
 def test_differences_are_told_by_name_and_both_values() -> None:
     mine, other = experiment(), experiment({"steps": 9, "beta": 0.5}, seed=2, preset="paper")
     told = differences(mine, experiment({"steps": 9, "beta": 0.5}, seed=2))
@@ -125,7 +158,8 @@ def test_a_file_of_the_experiment_reads_back_as_the_same_one(
     algorithm: str, suffix: str, tmp_path: Path
 ) -> None:
     awkward = {"target": "no: #1 'ö' \\ \n", "dataset": "/a b/~", "protocol": "null", "seed": 2**63 - 1}
-    mine = experiment({"learning_rate": 1e-5, "selection": "last"}, algorithm=algorithm, **awkward)
+    settings = {"learning_rate": 1e-5, "selection": "last", "average": "ema"}
+    mine = experiment(settings, algorithm=algorithm, without=["a, b", "null"], **awkward)
     path = tmp_path / f"experiment.{suffix}"
     path.write_text(to_yaml(mine) if suffix == "yaml" else json.dumps(mine.to_json()), encoding="utf-8")
     assert experiment_from(read_config(path)) == mine

@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from metavib.grid import Done
 from metavib.paper import TABLES, Row, Table, table_named
 from metavib.reproduction import (
     Choices,
+    MeasuredRow,
     Reproduction,
     as_csv,
     as_json,
@@ -21,8 +23,10 @@ from metavib.reproduction import (
     as_markdown,
     body,
     cells_of,
+    from_json,
     measured,
     rows_to_measure,
+    run_record,
     significance,
 )
 
@@ -44,7 +48,7 @@ MEASURED = {"ERM": ((0.70, 0.80), (0.72, 0.84)), "MetaVIB": ((0.90, 0.94), (0.90
 
 def choices(**changes: Any) -> Choices:
     values: dict[str, Any] = {
-        "rows": rows_to_measure(TABLE, None),
+        "rows": rows_to_measure(TABLE, ["erm", "metavib"]),
         "targets": TABLE.targets,
         "seeds": (0, 1),
         "preset": "demo",
@@ -112,9 +116,59 @@ def test_every_table_has_rows_that_can_be_measured(name: str) -> None:
 
 def test_rows_can_be_chosen_and_a_method_that_the_table_lacks_is_added() -> None:
     assert [row.title for row in rows_to_measure(TABLE, ["metavib"])] == ["MetaVIB"]
-    assert [row.title for row in rows_to_measure(TABLE, ["vib", "erm"])] == ["ERM", "VIB"]
-    with pytest.raises(UserError, match="unknown algorithm 'a_rival'"):
-        rows_to_measure(TABLE, ["a_rival"])
+    chosen = rows_to_measure(TABLE, ["vib", "erm"])
+    assert chosen == (Row("VIB", algorithm="vib"), TABLE.rows[0])
+
+
+def test_averaged_weights_are_rows_of_their_own_beside_those_of_the_paper() -> None:
+    assert rows_to_measure(TABLE, None) == (
+        TABLE.rows[0],
+        TABLE.rows[2],
+        Row("ERM + SWAD", algorithm="erm", settings={"average": "swad"}),
+        Row("MetaVIB + SWAD", algorithm="metavib", settings={"average": "swad"}),
+    )
+    assert rows_to_measure(TABLE, ["vib+ema"]) == (
+        Row("VIB + EMA", algorithm="vib", settings={"average": "ema"}),
+    )
+
+
+def test_erm_is_beside_the_rows_of_a_table_that_lacks_it() -> None:
+    without_erm = replace(TABLE, rows=TABLE.rows[1:])
+    titles = [row.title for row in rows_to_measure(without_erm, None)]
+    assert titles == ["ERM", "MetaVIB", "ERM + SWAD", "MetaVIB + SWAD"]
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("a_rival", "unknown algorithm 'a_rival'"),
+        ("errm+swad", "unknown algorithm 'errm'; did you mean 'erm'"),
+        ("erm+swat", "unknown average 'swat'; did you mean 'swad'? Known: ema, none, swad"),
+        ("erm+", "unknown average ''"),
+    ],
+)
+def test_a_row_of_an_unknown_name_is_refused(name: str, complaint: str) -> None:
+    with pytest.raises(UserError) as error:
+        rows_to_measure(TABLE, [name])
+    assert complaint in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "assignments",
+    [
+        {"average": "ema", "steps": 5},
+        {"training.average": "ema", "steps": 5},
+        {"average": "none", "training.average": "ema", "steps": 5},
+    ],
+    ids=str,
+)
+def test_what_makes_a_row_wins_over_what_is_assigned_to_all(assignments: dict[str, Any]) -> None:
+    own = choices(rows=rows_to_measure(TABLE, ["erm", "erm+swad"]), assignments=assignments)
+    cells = cells_of(TABLE, own, Path("out"))
+    found = {(title, cell.experiment.training.average) for (title, _, _), cell in cells.items()}
+    assert found == {("ERM", "ema"), ("ERM + SWAD", "swad")}
+    assert assignments["steps"] == 5  # for the next row
+    assert {cell.experiment.training.steps for cell in cells.values()} == {5}
 
 
 def test_the_table_has_ours_the_papers_the_difference_and_the_significance() -> None:
@@ -165,6 +219,61 @@ def test_the_caption_says_what_the_numbers_depend_on() -> None:
     caption = reproduced().caption
     for part in ("tab:small", "2 seeds", "digits from none", "5 steps", "source-validation", "preset demo"):
         assert part in caption
+
+
+def captioned(selection: str = "source-validation", **changes: Any) -> str:
+    cells = cells_of(TABLE, choices(), Path("out"))
+    results = results_of(0.5) | {"selection": selection}
+    return measured(
+        TABLE, choices(**changes), cells, [Done(cell, results, None) for cell in cells.values()]
+    ).caption
+
+
+def test_the_caption_says_that_the_oracle_peeks_and_no_other_rule_does() -> None:
+    assert "selected by oracle (which peeks at the unseen domain), paper." in captioned("oracle")
+    for rule in ("source-validation", "last"):
+        assert f"selected by {rule}, paper." in captioned(rule)
+
+
+def test_the_caption_says_how_settings_were_chosen_and_weights_averaged() -> None:
+    assert "settings by a rule, paper." in captioned(chosen_by="settings by a rule, ")
+    assert "weights averaged by ema, paper." in captioned(assignments={"training.average": "ema"})
+    for nothing in ({"average": "none"}, {"average": "none,swad"}, {}):
+        assert "averaged by" not in captioned(assignments=nothing)
+
+
+def test_a_table_keeps_of_a_run_which_it_was_and_the_means_of_its_measures() -> None:
+    spread = {"accuracy": {"mean": 0.12345678, "deviation": 0.1}, "ece": {"mean": 0.5, "deviation": 0.0}}
+    results = results_of(0.5) | {"unseen": spread | {"images": 8, "per_class_accuracy": [1.0, None]}}
+    expected = {"experiment": "e", "split": "s", "unseen": {"accuracy": 0.123457, "ece": 0.5}}
+    assert run_record(results) == expected | {"source_validation": None}
+    validated = run_record(results | {"source_validation": spread})["source_validation"]
+    assert validated == {"accuracy": 0.123457, "ece": 0.5}
+
+
+def test_any_measure_of_a_row_is_told_in_percent() -> None:
+    runs = {("0", 1): {"unseen": {"class_averaged_accuracy": 0.5, "ece": 0.03}}}
+    row = MeasuredRow(TABLE.rows[0], runs, ())
+    assert row.of("ece") == {("0", 1): pytest.approx(3.0)}
+    assert row.values == row.of("class_averaged_accuracy") == {("0", 1): pytest.approx(50.0)}
+
+
+def test_a_table_is_rebuilt_from_its_json() -> None:
+    table = table_named("ablation-pacs")
+    rows = rows_to_measure(table, ["erm", "vib", "metavib", "metavib+swad"])
+    own = choices(rows=rows, targets=table.targets[:2], seeds=(0, 1, 2))
+    cells = cells_of(table, own, Path("out"))
+    done = [Done(cell, results_of(0.5 + place**2 / 1000), None) for place, cell in enumerate(cells.values())]
+    done[-1] = Done(done[-1].cell, None, "it broke")
+    first = measured(table, own, cells, done)
+    record = json.loads(json.dumps(as_json(first)))
+    again = from_json(record)
+    assert again.table is table
+    assert [row.row for row in again.rows] == [row.row for row in first.rows]
+    assert [row.values for row in again.rows] == [row.values for row in first.rows]
+    assert again.rows[-1].failures == first.rows[-1].failures != ()
+    assert as_markdown(again) == as_markdown(first)
+    assert as_json(again) == record
 
 
 def test_markdown_latex_csv_and_json_hold_the_same_numbers() -> None:

@@ -19,6 +19,7 @@ from metavib.settings import Settings, setting
 from metavib.shapes import Float, Int
 
 CHUNK = 256  # images whose draws are in memory at one time
+LARGEST_LOSS = torch.finfo(torch.float32).max  # of a model gone astray: a record holds finite numbers only
 
 MEASURES = {
     "class_averaged_accuracy": metrics.class_averaged_accuracy,
@@ -80,14 +81,25 @@ def prediction_noise(algorithm: Algorithm, seed: int, repeat: int, chunk: int, f
     return noise
 
 
+@dataclass(frozen=True)
+class AtMean:
+    """What one prediction with every distribution at its mean says: quick, and free of noise."""
+
+    accuracy: float
+    loss: float  # the mean negative log likelihood of the labels
+
+
 @torch.no_grad()
-def accuracy_at_mean(algorithm: Algorithm, embedded: Embedded) -> float:
-    """Plain accuracy with every distribution at its mean: quick, and free of noise."""
-    hits = 0
+def measure_at_mean(algorithm: Algorithm, embedded: Embedded) -> AtMean:
+    """Plain accuracy and loss at the mean. This waits for the device once."""
+    totals = torch.zeros(2, dtype=torch.float64, device=embedded.labels.device)
     for features, labels in zip(embedded.features.split(CHUNK), embedded.labels.split(CHUNK), strict=True):
-        predicted = algorithm.predictive(features, None).probabilities().argmax(dim=-1)
-        hits += int((predicted == labels).sum())
-    return hits / len(embedded.labels)
+        log_probabilities = algorithm.predictive(features, None).log_probabilities[0, 0]
+        hits = (log_probabilities.argmax(dim=-1) == labels).sum()
+        loss = -log_probabilities.gather(-1, labels.unsqueeze(-1)).sum()
+        totals += torch.stack([hits.double(), loss.double()])
+    accuracy, loss = (totals / len(embedded.labels)).tolist()
+    return AtMean(accuracy, loss if math.isfinite(loss) else LARGEST_LOSS)
 
 
 def measure(algorithm: Algorithm, embedded: Embedded, seed: int, settings: Evaluation) -> dict[str, Any]:

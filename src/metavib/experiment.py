@@ -28,6 +28,7 @@ class Experiment:
     dataset: str  # a known name, or the path of a folder or manifest
     protocol: str  # "" is the dataset's own default
     target: str
+    without: tuple[str, ...]  # domains that play no part at all
     algorithm: str
     backbone: str
     weights: str
@@ -88,6 +89,7 @@ def experiment_from(values: Mapping[str, Any], assignments: Mapping[str, Any] | 
         dataset=dataset,
         protocol=str(values.get("protocol") or ""),
         target=target,
+        without=left_out(values.get("without")),
         algorithm=algorithm,
         backbone=backbone,
         weights=str(
@@ -97,6 +99,16 @@ def experiment_from(values: Mapping[str, Any], assignments: Mapping[str, Any] | 
         preset=preset,
         **sections,  # type: ignore[arg-type]
     )
+
+
+def left_out(value: Any) -> tuple[str, ...]:
+    """Names of domains: a list, or one text with commas. Their order decides nothing."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)  # an angle in a YAML file
+    names = value.split(",") if isinstance(value, str) else value or []
+    if not isinstance(names, list | tuple):
+        raise UserError(f"without takes names of domains, not {value!r}.")
+    return tuple(sorted({str(name).strip() for name in names} - {""}))
 
 
 def shared_out(assignments: Mapping[str, Any], algorithm: str, algorithms: Collection[str]) -> dict[str, Any]:
@@ -118,7 +130,7 @@ def shared_out(assignments: Mapping[str, Any], algorithm: str, algorithms: Colle
 
 def differences(mine: Experiment, other: Experiment) -> list[str]:
     """What differs between two experiments, in words."""
-    left, right = _flat(mine.to_json()), _flat(other.to_json())
+    left, right = flat(mine.to_json()), flat(other.to_json())
     del left["preset"], right["preset"]
     return [
         f"{name} {left.get(name)!r} against {right.get(name)!r}"
@@ -166,8 +178,9 @@ def _usual(backbone: str) -> str:
     return "imagenet" if BACKBONES[backbone].channels == 3 and backbone != "alexnet-paper" else "none"
 
 
-def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of an experiment by their full names, as "method.beta"."""
+    found: dict[str, Any] = {}
     for name, item in value.items():
-        flat |= _flat(item, f"{prefix}{name}.") if isinstance(item, dict) else {prefix + name: item}
-    return flat
+        found |= flat(item, f"{prefix}{name}.") if isinstance(item, dict) else {prefix + name: item}
+    return found

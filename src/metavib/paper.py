@@ -41,7 +41,7 @@ class Row:
     deviations: tuple[float | None, ...] = ()  # empty where the paper prints none
     mean: float | None = None  # as printed
     algorithm: str | None = None  # our name of the method
-    settings: Mapping[str, int | float] = field(default_factory=dict)  # what sets it apart in its table
+    settings: Mapping[str, int | float | str] = field(default_factory=dict)  # what sets it apart in its table
 
     def value(self, table: Table, target: str) -> float | None:
         """The accuracy on a target, where the paper prints one."""

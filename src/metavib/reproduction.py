@@ -11,14 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from metavib.algorithms import ALGORITHMS
+from metavib.algorithms import ALGORITHMS, TITLES
+from metavib.averaging import AVERAGES
+from metavib.cells import Cell
 from metavib.errors import UserError, unknown_name
 from metavib.evaluate import MEASURES
 from metavib.experiment import experiment_from, shared_out
-from metavib.grid import Cell, Done
+from metavib.grid import Done
 from metavib.paper import Row, Table, table_named
+from metavib.terminal import mean_and_deviation
 
 MEASURE = "class_averaged_accuracy"  # the paper's: the mean of the accuracies of all classes
+AVERAGED = ("erm+swad", "metavib+swad")  # what one would try today before a new loss
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,12 @@ class Choices:
     backbone: str | None
     weights: str | None
     assignments: dict[str, Any]
+    chosen_by: str = ""  # how settings were chosen, where they were
+
+    def assigned(self, name: str) -> Any:
+        """What the setting of this name was given; None where it was not."""
+        given = {full.rpartition(".")[2]: value for full, value in self.assignments.items()}
+        return given.get(name)
 
 
 @dataclass(frozen=True)
@@ -82,21 +92,35 @@ class Reproduction:
 
 
 def rows_to_measure(table: Table, algorithms: Sequence[str] | None) -> tuple[Row, ...]:
-    """The rows of a table that we have algorithms for, and ERM with them; or those that are named."""
+    """The rows of a table that we have algorithms for, with ERM and averaged weights beside; or those named.
+
+    A name is an algorithm's, or an algorithm's with averaged weights: "erm+swad".
+    """
     ours = tuple(row for row in table.rows if row.algorithm in ALGORITHMS)
     if algorithms is None:
-        varied = any(row.settings for row in ours)  # a table about one method's setting needs no other
-        plain = (
-            () if varied or any(row.algorithm == "erm" for row in ours) else (Row("ERM", algorithm="erm"),)
-        )
-        return plain + ours
+        if any(row.settings for row in ours):  # a table about one method's setting needs no other
+            return ours
+        plain = () if any(row.algorithm == "erm" for row in ours) else (_own_row("erm"),)
+        return plain + ours + tuple(_own_row(name) for name in AVERAGED)
+    rows: list[Row] = []
     for name in algorithms:
-        if name not in ALGORITHMS:
-            raise unknown_name("algorithm", name, ALGORITHMS)
-    missing = [name for name in algorithms if name not in {row.algorithm for row in ours}]
-    # A method that the paper's table lacks is measured all the same.
-    extra = tuple(Row(title=_title(name), algorithm=name) for name in missing)
-    return tuple(row for row in ours if row.algorithm in algorithms) + extra
+        printed = [row for row in ours if row.algorithm == name]
+        # What the paper's table lacks is measured all the same.
+        rows += printed or [_own_row(name)]
+    return tuple(rows)
+
+
+def _own_row(name: str) -> Row:
+    """A row that the paper does not have."""
+    algorithm, plus, average = name.partition("+")
+    if algorithm not in ALGORITHMS:
+        raise unknown_name("algorithm", algorithm, ALGORITHMS)
+    title = TITLES.get(algorithm, algorithm)
+    if not plus:
+        return Row(title, algorithm=algorithm)
+    if average not in AVERAGES:
+        raise unknown_name("average", average, AVERAGES)
+    return Row(f"{title} + {average.upper()}", algorithm=algorithm, settings={"average": average})
 
 
 def cells_of(table: Table, choices: Choices, out: Path) -> dict[tuple[str, str, int], Cell]:
@@ -109,6 +133,9 @@ def cells_of(table: Table, choices: Choices, out: Path) -> dict[tuple[str, str, 
     for row in choices.rows:
         assert row.algorithm is not None
         assignments = shared_out(choices.assignments, row.algorithm, algorithms)
+        for name, value in row.settings.items():  # last of all: they make the row
+            assignments.pop(name, None)
+            assignments[name] = value
         for target in choices.targets:
             for seed in choices.seeds:
                 values = {
@@ -122,7 +149,7 @@ def cells_of(table: Table, choices: Choices, out: Path) -> dict[tuple[str, str, 
                     "seed": seed,
                 }
                 given = {name: value for name, value in values.items() if value is not None}
-                experiment = experiment_from(given, {**row.settings, **assignments})
+                experiment = experiment_from(given, assignments)
                 cells[row.title, target, seed] = Cell(experiment, out / experiment.identity())
     return cells
 
@@ -283,36 +310,26 @@ def from_json(record: dict[str, Any]) -> Reproduction:
     printed = {row.title: row for row in table.rows}
     rows = []
     for own in record["rows"]:
-        row = printed.get(own["title"]) or Row(own["title"], algorithm=own["algorithm"], settings=own["settings"])
+        row = printed.get(own["title"]) or Row(
+            own["title"], algorithm=own["algorithm"], settings=own["settings"]
+        )
         runs = {(run["target"], run["seed"]): run for run in own["runs"]}
         rows.append(MeasuredRow(row, runs, tuple(own["failures"])))
     return Reproduction(table, tuple(record["targets"]), tuple(rows), record["caption"])
 
 
-def mean_and_deviation(values: Sequence[float]) -> str:
-    """As tables print it."""
-    if not values:
-        return "-"
-    if len(values) == 1:
-        return f"{values[0]:.2f}"
-    return f"{statistics.mean(values):.2f} +- {statistics.stdev(values):.2f}"
-
-
 def _caption(table: Table, choices: Choices, results: dict[str, Any]) -> str:
     seeds = f"{len(choices.seeds)} seed" + ("s" if len(choices.seeds) > 1 else "")
+    average = choices.assigned("average")
+    averaged = f"weights averaged by {average}, " if average in AVERAGES and average != "none" else ""
+    peeking = " (which peeks at the unseen domain)" if results["selection"] == "oracle" else ""
     return " ".join(
         [
             f"{table.name} (the paper's {table.label}): class-averaged accuracy on the unseen domain in %,",
             f"mean and deviation over {seeds}; {results['backbone']} from {results['weights']},",
-            f"preset {choices.preset}, {results['steps']} steps, selected by {results['selection']},",
-            f"{results['protocol']}. p: paired t-test over targets and seeds.",
+            f"preset {choices.preset}, {results['steps']} steps, selected by {results['selection']}{peeking},",
+            f"{averaged}{choices.chosen_by}{results['protocol']}. p: paired t-test over targets and seeds.",
         ]
-    )
-
-
-def _title(algorithm: str) -> str:
-    return {"erm": "ERM", "baseline": "Baseline", "vib": "VIB", "metavib": "MetaVIB"}.get(
-        algorithm, algorithm
     )
 
 

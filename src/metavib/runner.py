@@ -89,6 +89,7 @@ def open_run(
         experiment.target,
         seed=experiment.seed,
         validation_share=experiment.training.validation_share,
+        without=experiment.without,
     )
     check_episode(experiment, split)
     algorithm = prepared_algorithm(experiment, len(split.classes), surroundings)
@@ -101,7 +102,21 @@ def open_run(
         progress=surroundings.reading,
     )
     check_selection(experiment, sources)
-    run = Run(experiment, algorithm, sources, directory, split.digest(dataset))
+    peeked = None
+    if experiment.training.selection == "oracle":
+        peeked, _ = open_target(
+            dataset,
+            split,
+            preprocessing_of(algorithm.backbone),
+            surroundings.device,
+            sources.digests,
+            skip_bad=surroundings.skip_bad,
+            progress=surroundings.reading,
+        )
+        surroundings.say(
+            f"the oracle selects by {split.target!r} itself: its numbers are no fair comparison."
+        )
+    run = Run(experiment, algorithm, sources, directory, split.digest(dataset), peeked)
     return Opened(experiment, dataset, split, run)
 
 
@@ -201,6 +216,8 @@ def finish(opened: Opened, surroundings: Surroundings) -> dict[str, Any]:
         "seed": experiment.seed,
         "steps": experiment.training.steps,
         "selection": experiment.training.selection,
+        "average": experiment.training.average,
+        "without": list(experiment.without),
         "classes": list(split.classes),
         "unseen_domain": split.target,
         "unseen": measured(target.batches()),
@@ -252,8 +269,13 @@ def check_episode(experiment: Experiment, split: Split) -> None:
 
 
 def check_selection(experiment: Experiment, sources: Sources) -> None:
-    """Selecting by source validation takes validation images."""
-    if experiment.training.selection == "source-validation" and len(sources.validation) == 0:
+    """Selecting by source validation takes validation images, and swad has a rule of its own."""
+    training = experiment.training
+    if training.average == "swad" and training.selection == "oracle":
+        raise UserError("swad chooses its steps by source validation: it cannot be selected by the oracle.")
+    if training.average == "swad" and len(sources.validation) == 0:
+        raise UserError("swad needs source validation images: raise validation_share, or use --average ema.")
+    if training.selection == "source-validation" and len(sources.validation) == 0:
         raise UserError("there are no source validation images to select by: use --set selection=last.")
 
 

@@ -72,3 +72,40 @@ def test_changed_images_are_noticed(metavib, refused, training, folder, tmp_path
     assert metavib(*training()).status == 0
     (folder / "art" / "cat" / "0.png").unlink()
     assert "images changed" in refused("evaluate", tmp_path / "run")
+
+
+@pytest.fixture
+def without_photo(metavib, training, tmp_path):
+    """A finished run in which "photo" played no part, with averaged weights."""
+    status, out, _ = metavib(*training("--without", "photo", "--average", "swad", "--json"))
+    assert status == 0
+    return tmp_path / "run", json.loads(out)
+
+
+def test_a_run_without_a_domain_is_measured_as_it_was(metavib, without_photo):
+    run, results = without_photo
+    again, err = evaluated(metavib, run)
+    assert flat(again["measured"]) == pytest.approx(flat(results["unseen"]), abs=1e-5)
+    assert again["split"] == results["split"]
+    assert "weights averaged by swad" in err
+    assert evaluated(metavib, run, "--domain", "art")[0]["seen_in_training"] is True
+
+
+def test_a_domain_that_was_left_out_is_as_unseen_as_the_target(metavib, without_photo):
+    run, _ = without_photo
+    again, err = evaluated(metavib, run, "--domain", "photo")
+    assert again["domain"] == "photo"
+    assert again["seen_in_training"] is False
+    assert again["measured"]["images"] == 8  # all of them
+    assert "unseen domain 'photo', 8 images" in err
+
+
+def test_copies_of_training_images_are_left_out_of_a_domain_that_was_left_out(metavib, without_photo, folder):
+    run, _ = without_photo
+    for label in ("cat", "dog"):
+        for image in (folder / "art" / label).iterdir():
+            (folder / "photo" / label / image.name).write_bytes(image.read_bytes())
+    (folder / "photo" / "cat" / "own.png").write_bytes((folder / "sketch" / "cat" / "0.png").read_bytes())
+    again, _ = evaluated(metavib, run, "--domain", "photo")
+    assert again["data"]["target"]["test_images_left_out_as_copies"] == 8
+    assert again["measured"]["images"] == 1

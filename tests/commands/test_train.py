@@ -2,6 +2,9 @@
 
 import json
 
+import pytest
+
+from metavib.commands.train import selected_by, usual_place
 from metavib.experiment import experiment_from
 
 
@@ -104,6 +107,70 @@ def test_without_a_place_the_run_goes_below_runs(metavib, training, tmp_path, mo
     del command[position : position + 2]
     assert metavib(*command).status == 0
     assert (tmp_path / "runs" / "images-sketch-metavib-seed1" / "results.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("average", "without", "name"),
+    [
+        ("none", "", "digits-75-erm-seed1"),
+        ("swad", "", "digits-75-erm-swad-seed1"),
+        ("none", "30, 0 b,a/b", "digits-75-erm-seed1-without-0_b-30-a_b"),
+        ("ema", "0", "digits-75-erm-ema-seed1-without-0"),
+    ],
+)
+def test_the_usual_place_names_averaged_weights_and_domains_left_out(average, without, name):
+    values = {"dataset": "/some/digits", "target": "75", "algorithm": "erm", "seed": 1, "without": without}
+    assert str(usual_place(experiment_from(values, {"average": average}))) == f"runs/{name}"
+
+
+def test_a_domain_can_be_left_out_and_weights_averaged(metavib, training, tmp_path):
+    flags = ("--without", "photo", "--average", "swad", "--steps", 6, "--set", "validations=6", "--json")
+    status, out, err = metavib(*training(*flags))
+    assert status == 0
+    results = json.loads(out)
+    assert (results["without"], results["average"]) == (["photo"], "swad")
+    assert results["data"]["source_domains"] == ["art", "cartoon"]
+    assert "; weights averaged by swad; protocol: folder" in err
+    described = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert described["source_domains"] == ["art", "cartoon"]
+    # The recorded experiment is the same one again, so that the run is known to be finished.
+    assert "is finished already" in metavib("train", "--out", tmp_path / "run").err
+
+
+@pytest.mark.parametrize("text", ["without: [photo, art]\n", "without: art,photo\n"])
+def test_a_configuration_names_the_domains_to_leave_out_and_a_flag_overrides_it(
+    interrupted, make_folder, training, tmp_path, text
+):
+    folder = make_folder(tmp_path / "many", domains="art cartoon clipart photo sketch")
+    (tmp_path / "mine.yaml").write_text(text)
+    for flags, expected in (((), ["art", "photo"]), (("--without", "clipart"), ["clipart"])):
+        out = tmp_path / "-".join(expected)
+        interrupted(*training("--config", tmp_path / "mine.yaml", *flags, data=folder, out=out), after=1)
+        experiment = json.loads((out / "experiment.json").read_text())["experiment"]
+        assert experiment["without"] == expected
+
+
+def test_a_run_that_the_oracle_selected_says_that_it_peeks(metavib, training, tmp_path):
+    status, _, err = metavib(*training("--select", "oracle"))
+    assert status == 0
+    assert "the oracle selects by 'sketch' itself: its numbers are no fair comparison." in err
+    assert "; selected by oracle (it peeks at the unseen domain); protocol" in err
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["selection"] == "oracle"
+
+
+@pytest.mark.parametrize(
+    ("selection", "average", "words"),
+    [
+        ("last", None, "selected by last"),  # of a run that was measured before there were averages
+        ("source-validation", "none", "selected by source-validation"),
+        ("oracle", "none", "selected by oracle (it peeks at the unseen domain)"),
+        ("last", "ema", "selected by last, weights averaged by ema"),
+        ("source-validation", "swad", "weights averaged by swad"),  # the rule decides nothing
+    ],
+)
+def test_how_a_model_was_chosen_is_said_in_words(selection, average, words):
+    results = {"selection": selection} | ({} if average is None else {"average": average})
+    assert selected_by(results) == words
 
 
 def test_a_run_can_be_named_by_its_place_alone(interrupted, metavib, training, tmp_path):

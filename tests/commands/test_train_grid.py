@@ -9,6 +9,8 @@ import pytest
 
 from metavib import grid
 from metavib.commands import train_grid
+from metavib.commands.train_grid import choice_in_words
+from metavib.cross_validation import Choice
 from metavib.runner import train_and_measure
 
 
@@ -164,6 +166,12 @@ def test_without_a_place_the_runs_go_below_runs(metavib, command, tmp_path, monk
     assert names(tmp_path / "runs") == ["images-sketch-metavib-seed0", "images-sketch-metavib-seed1"]
 
 
+def test_all_targets_are_those_that_are_not_left_out(runs):
+    found = runs("--target", "all", "--without", "photo", "--steps", 1)
+    assert [run["unseen_domain"] for run in found] == ["art", "cartoon", "sketch"]
+    assert {tuple(run["without"]) for run in found} == {("photo",)}
+
+
 # --- how it is trained ------------------------------------------------------------------------------------
 
 
@@ -264,6 +272,111 @@ def test_a_stopped_grid_prints_the_command_that_goes_on(metavib, command, out, m
     assert err.count("is finished already") == 2  # the first stack was done
 
 
+# --- settings chosen by the source domains ----------------------------------------------------------------
+
+LEAVE_ONE_OUT = ("--select", "leave-one-domain-out")
+
+
+def test_the_setting_that_does_best_on_the_source_domains_is_trained_and_on_record(
+    metavib, command, out, widths
+):
+    words = command(*LEAVE_ONE_OUT, "--set", "beta=.1,10", "--set", "learning_rate=1e-3,1e-2", "--json")
+    status, printed, err = metavib(*words)
+    assert status == 0, err
+    assert "12 runs on source domains to choose by, then 1." in err
+    assert widths == [1] * 13
+    found = {}
+    for path in (out / "folds").glob("*/results.json"):
+        fold = json.loads((path.parent / "experiment.json").read_text())["experiment"]
+        assert fold["without"] == ["sketch"]
+        assert sorted([*json.loads(path.read_text())["data"]["source_domains"], fold["target"]]) == [
+            "art",
+            "cartoon",
+            "photo",
+        ]
+        key = fold["method"]["beta"], fold["training"]["learning_rate"]
+        found.setdefault(key, []).append(json.loads(path.read_text())["unseen"]["accuracy"]["mean"])
+    assert {key: len(values) for key, values in found.items()} == {
+        (beta, rate): 3 for beta in (0.1, 10.0) for rate in (1e-3, 1e-2)
+    }
+    (run,) = json.loads(printed)["runs"]
+    choice = json.loads((out / run["run"] / "choice.json").read_text())
+    assert choice["chosen"] == run["experiment"]
+    for candidate in choice["candidates"]:
+        settings = candidate["settings"]
+        key = settings["method.beta"], settings["training.learning_rate"]
+        assert candidate["mean"] == pytest.approx(statistics.mean(found[key]))
+    best = max(choice["candidates"], key=lambda candidate: candidate["mean"])  # the first of equals
+    assert best["experiment"] == choice["chosen"]
+    assert len(list(out.glob("images-*"))) == 1  # no other candidate is trained on all sources
+    assert "(settings by leave-one-domain-out; selected by source-validation; protocol: folder" in err
+
+    again = metavib(*words)
+    assert widths == [1] * 13
+    assert again.out == printed
+    assert again.err.count("is finished already") == 13
+
+
+def test_an_algorithm_that_lacks_the_setting_has_nothing_to_choose(metavib, command):
+    flags = ("--algorithm", "erm,metavib", "--set", "beta=.1,10", "--steps", 1, "--json")
+    status, printed, err = metavib(*command(*LEAVE_ONE_OUT, *flags))
+    assert status == 0, err
+    assert "6 runs on source domains to choose by, then 2." in err
+    assert "erm, 'sketch' unseen, seed 0: nothing to choose" in err
+    assert "metavib, 'sketch' unseen, seed 0: beta=0.1: " in err
+    assert [run["algorithm"] for run in json.loads(printed)["runs"]] == ["erm", "metavib"]
+
+
+def test_where_every_candidate_breaks_down_that_is_told_and_the_status_is_2(metavib, command, monkeypatch):
+    monkeypatch.setattr(train_grid, "choose", lambda questions, surroundings, batch: ["why not"])
+    status, printed, err = metavib(*command(*LEAVE_ONE_OUT, "--set", "beta=.1,10", "--json"))
+    assert status == 2
+    found = json.loads(printed)
+    assert found["runs"] == []
+    assert [one["why"] for one in found["failed"]] == ["why not"]
+    assert err.splitlines()[-1].startswith("metavib: 1 of 1 runs broke down")
+
+
+def test_a_choice_is_said_with_what_every_candidate_had(cell):
+    candidates = [
+        {"experiment": "a", "settings": {"method.beta": 0.1, "training.steps": 3}, "mean": 0.5},
+        {"experiment": "b", "settings": {"method.beta": 0.2, "training.steps": 3}, "mean": 0.625},
+        {"experiment": "c", "settings": {"method.beta": 0.3, "training.steps": 3}, "mean": None},
+    ]
+    said = choice_in_words(Choice(cell(), {"candidates": candidates, "chosen": "b"}))
+    assert said == (
+        "beta=0.1 steps=3: 50.00 %; beta=0.2 steps=3: 62.50 %, chosen; beta=0.3 steps=3: broke down"
+    )
+
+
+def test_a_stopped_choice_prints_the_command_that_goes_on(metavib, command, monkeypatch):
+    @contextlib.contextmanager
+    def stop_after_three_steps():
+        steps = iter(range(2))
+        yield lambda: next(steps, None) is None
+
+    flags = (*LEAVE_ONE_OUT, "--average", "ema", "--set", "beta=.1,10")
+    with monkeypatch.context() as patch:
+        patch.setattr(train_grid, "stop_requested", stop_after_three_steps)
+        status, printed, err = metavib(*command(*flags, "--json"))
+    assert (status, printed) == (130, "")
+    words = shlex.split(err.splitlines()[-1].partition("the runs are kept. To go on: metavib ")[2])
+    assert words[words.index("--select") + 1] == "leave-one-domain-out"
+    status, printed, err = metavib(*words, "--json")
+    assert status == 0
+    assert err.count("is finished already") == 1  # the first fold was done
+    assert [run["average"] for run in json.loads(printed)["runs"]] == ["ema"]
+
+
+def test_what_the_rest_of_a_stopped_grid_needs_is_in_the_command(command):
+    from metavib.cli import _parsers
+
+    flags = ("--without", "photo,art", "--select", "oracle", "--average", "swad")
+    given = _parsers()[0].parse_args([str(word) for word in command(*flags)])
+    words = shlex.split(train_grid.resume_command(given).partition(" ")[2])
+    assert vars(_parsers()[0].parse_args(words)) == vars(given)
+
+
 # --- what is refused --------------------------------------------------------------------------------------
 
 
@@ -283,6 +396,14 @@ def test_a_stopped_grid_prints_the_command_that_goes_on(metavib, command, out, m
         (["--set", "bta=.1,.2"], "unknown setting 'bta'"),
         (["--set", "=.1,.2"], "--set takes NAME=VALUE"),
         (["--seeds", "2", "--device", "abacus"], "abacus"),
+        ([*LEAVE_ONE_OUT], "there is nothing to choose for leave-one-domain-out: give a setting several"),
+        ([*LEAVE_ONE_OUT, "--seeds", "2", "--set", "beta=.1"], "there is nothing to choose"),
+        ([*LEAVE_ONE_OUT, "--set", "beta=.1,.2", "--without", "art"], "at least 3 source domains"),
+        ([*LEAVE_ONE_OUT, "--set", "beta=.1,.2", "--target", "sketsch"], "did you mean 'sketch'"),
+        ([*LEAVE_ONE_OUT, "--set", "beta=.1,.2", "--device", "abacus"], "abacus"),
+        (["--seeds", "2", "--select", "best"], "unknown selection rule 'best'"),
+        (["--seeds", "2", "--average", "swat"], "did you mean 'swad'"),
+        (["--target", "art,photo", "--without", "photo"], "unknown target domain 'photo'"),
     ],
     ids=str,
 )

@@ -141,6 +141,35 @@ def test_what_cannot_be_split_is_explained(images: Images, target: str, message:
         split_domains(dataset_of(images), target, seed=0, validation_share=0.1)
 
 
+def test_a_domain_that_is_left_out_plays_no_part_and_changes_no_other() -> None:
+    dataset = dataset_of({"x": plain(9), "y": plain(9), "z": plain(9, "abq"), "t": plain(3)})
+    whole = split_domains(dataset, "t", seed=0, validation_share=0.3)
+    split = split_domains(dataset, "t", seed=0, validation_share=0.3, without=("z",))
+    assert list(split.train) == list(split.validation) == ["x", "y"]
+    assert split.classes == ("a", "b")  # only the domain that is left out has q
+    for domain in ("x", "y"):
+        assert split.train[domain] == whole.train[domain]
+        assert split.validation[domain] == whole.validation[domain]
+    assert split.tested == whole.tested
+    assert split.digest(dataset) != whole.digest(dataset)
+
+
+@pytest.mark.parametrize(
+    ("without", "message"),
+    [
+        (("q9",), "unknown domain to leave out 'q9'. Known: t, x, y, z"),
+        (("z", "xx"), "unknown domain to leave out 'xx'; did you mean 'x'"),
+        (("t",), "'t' cannot be the target and left out altogether"),
+        (("x", "y"), r"drawn has 2 domain\(s\) left: z, t; at least 2 source domains and a target"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_left_out_is_explained(without: tuple[str, ...], message: str) -> None:
+    dataset = dataset_of({name: plain(2) for name in "xyzt"})
+    with pytest.raises(UserError, match=message):
+        split_domains(dataset, "t", seed=0, validation_share=0.1, without=without)
+
+
 @pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
 def test_the_share_must_be_one(share: float) -> None:
     dataset = dataset_of({"x": plain(2), "y": plain(2), "t": plain(2)})

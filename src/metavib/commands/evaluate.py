@@ -41,13 +41,23 @@ def run(arguments: argparse.Namespace) -> int:
         experiment.target,
         seed=experiment.seed,
         validation_share=experiment.training.validation_share,
+        without=experiment.without,
     )
     if split.digest(dataset) != recorded_split:
         raise UserError(
             f"the images changed since the run in {directory.path} was made: it would mix up roles."
         )
+    if domain in experiment.without:  # as unseen as the target
+        split = split_domains(
+            dataset,
+            domain,
+            seed=experiment.seed,
+            validation_share=experiment.training.validation_share,
+            without=sorted({*experiment.without, experiment.target} - {domain}),
+        )
+    seen_in_training = domain in split.train
     preprocessing = preprocessing_of(algorithm.backbone)
-    if domain == experiment.target:  # apart from the validation images too, as when the run was measured
+    if not seen_in_training:  # apart from the validation images too, as when the run was measured
         seen = dataclasses.replace(
             split, train={name: split.train[name] + split.validation[name] for name in split.train}
         )
@@ -78,13 +88,14 @@ def run(arguments: argparse.Namespace) -> int:
         "algorithm": experiment.algorithm,
         "seed": experiment.seed,
         "selection": experiment.training.selection,
+        "average": experiment.training.average,
         "classes": list(split.classes),
         "domain": domain,
-        "seen_in_training": domain != experiment.target,
+        "seen_in_training": seen_in_training,
         "measured": measure(algorithm, embed(algorithm, rows.batches()), experiment.seed, settings),
         "data": {"target": target_record},
     }
-    kind = "source domain" if results["seen_in_training"] else "unseen domain"
+    kind = "source domain" if seen_in_training else "unseen domain"
     show_results(f"{kind} {domain!r}", results["measured"], results)
     if arguments.json:
         print(json.dumps(results | {"run": str(directory.path)}))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import itertools
 import json
 import shlex
 import statistics
@@ -13,12 +15,16 @@ from typing import Any, final
 
 from metavib import atomic
 from metavib import reproduction as tables
-from metavib.commands.train import assignment, stop_requested
-from metavib.commands.train_grid import seeds_of
+from metavib.capacity import Estimate, estimate
+from metavib.cells import Cell
+from metavib.commands.train import assignments_from, stop_requested
+from metavib.commands.train_grid import choice_in_words, seeds_of
+from metavib.cross_validation import LEAVE_ONE_DOMAIN_OUT, Question, choose, question
 from metavib.device import resolve_device
 from metavib.errors import UserError
-from metavib.grid import Cell, Done, Estimate, Watch, estimate, run_grid
+from metavib.grid import Done, Watch, run_grid
 from metavib.paper import Table, table_named
+from metavib.run_directory import RunDirectory
 from metavib.runner import Surroundings
 from metavib.terminal import (
     PLAIN_SECONDS,
@@ -37,7 +43,10 @@ def run(arguments: argparse.Namespace) -> int:
     paper = table_named(arguments.name)
     choices = choices_from(arguments, paper)
     out = Path(arguments.out or f"runs/reproduce/{paper.name}")
-    cells = tables.cells_of(paper, choices, out)
+    by_candidate = [tables.cells_of(paper, own, out) for own in candidates(choices)]
+    cells = by_candidate[0]
+    choosing = arguments.select == LEAVE_ONE_DOMAIN_OUT
+    check_candidates(len(by_candidate), choosing=choosing)
     device = resolve_device(arguments.device)
     with stop_requested() as stop, reading_bar("reading images") as reading:
         surroundings = Surroundings(
@@ -47,14 +56,30 @@ def run(arguments: argparse.Namespace) -> int:
             reading=reading,
             checkpoint_seconds=arguments.checkpoint_seconds,
         )
-        everything = list(dict.fromkeys(cells.values()))
         batch = 1 if arguments.no_batch else None
-        plan = estimate(everything, surroundings, batch=batch)
+        questions: dict[tuple[str, str, int], Question] = {}
+        lost: list[Done] = []
+        if choosing:
+            asked = {key: [own[key] for own in by_candidate] for key in cells}
+            questions = {key: question(own, surroundings.data_root) for key, own in asked.items()}
+        folds = [fold for one in questions.values() for fold in one.all_folds]
+        # Which candidate will be trained is not known yet: one that has results, or else the first stands for it.
+        expected = [_likely([own[key] for own in by_candidate]) for key in cells]
+        plan = estimate(list(dict.fromkeys([*folds, *expected])), surroundings, batch=batch)
         say(in_words(plan))
         if arguments.plan:
             if arguments.json:
                 print(json.dumps(plan._asdict()))
             return 0
+        if choosing:
+            try:
+                cells, lost = chosen_cells(questions, surroundings, batch)
+            except Stopped as stopped:
+                say(f"metavib: {stopped}; the runs are kept. To go on: {resume_command(arguments)}")
+                return 130
+            choices = dataclasses.replace(choices, chosen_by=f"settings by {LEAVE_ONE_DOMAIN_OUT}, ")
+        without_a_choice = {one.cell for one in lost}
+        everything = [cell for cell in dict.fromkeys(cells.values()) if cell not in without_a_choice]
         with Board(paper, choices, cells) as board:
             try:
                 done = run_grid(
@@ -66,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
             except Stopped as stopped:
                 board.say(f"metavib: {stopped}; the runs are kept. To go on: {resume_command(arguments)}")
                 return 130
-    result = tables.measured(paper, choices, cells, done)
+    result = tables.measured(paper, choices, cells, [*done, *lost])
     header, lines = tables.body(result)
     say(f"\n{result.caption}\n\n{table(header, lines)}")
     written = {"md": tables.as_markdown(result), "tex": tables.as_latex(result), "csv": tables.as_csv(result)}
@@ -85,14 +110,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def choices_from(arguments: argparse.Namespace, paper: Table) -> tables.Choices:
     """What of the table is asked for."""
-    assignments: dict[str, Any] = dict(assignment(text) for text in arguments.set)
-    if arguments.steps is not None:
-        assignments["steps"] = arguments.steps
-    assignments["selection"] = arguments.select
     rows = tables.rows_to_measure(paper, arguments.algorithms)
     if not rows:
         raise UserError(f"no row of {paper.name} is left to measure.")
-    return tables.Choices(
+    choices = tables.Choices(
         rows=rows,
         targets=tuple(arguments.targets or paper.targets),
         seeds=tuple(seeds_of(arguments.seeds)),
@@ -100,8 +121,55 @@ def choices_from(arguments: argparse.Namespace, paper: Table) -> tables.Choices:
         protocol=arguments.protocol,
         backbone=arguments.backbone,
         weights=arguments.weights,
-        assignments=assignments,
+        assignments=assignments_from(arguments),
     )
+    if arguments.algorithms is None and choices.assigned("selection") == "oracle":
+        plain = tuple(row for row in rows if row.settings.get("average") != "swad")  # which it cannot select
+        return dataclasses.replace(choices, rows=plain)
+    return choices
+
+
+def candidates(choices: tables.Choices) -> list[tables.Choices]:
+    """The choices for every combination of values, where a setting has several."""
+    values = {
+        name: [part.strip() for part in str(value).split(",")] for name, value in choices.assignments.items()
+    }
+    combined = itertools.product(*values.values())
+    return [dataclasses.replace(choices, assignments=dict(zip(values, own, strict=True))) for own in combined]
+
+
+def check_candidates(count: int, *, choosing: bool) -> None:
+    """Several values are for a rule that chooses among them, and the rule is for several values."""
+    if count > 1 and not choosing:
+        raise UserError(
+            f"a setting has several values: choose among them with --select {LEAVE_ONE_DOMAIN_OUT}."
+        )
+    if count == 1 and choosing:
+        raise UserError(
+            f"there is nothing to choose for {LEAVE_ONE_DOMAIN_OUT}: give a setting several values, "
+            "as --set beta=.001,.01."
+        )
+
+
+def chosen_cells(
+    questions: dict[tuple[str, str, int], Question], surroundings: Surroundings, batch: int | None
+) -> tuple[dict[tuple[str, str, int], Cell], list[Done]]:
+    """The cells with the settings that did best on the source domains, and those without a choice."""
+    choices = choose(list(questions.values()), dataclasses.replace(surroundings, say=say), batch=batch)
+    cells, lost = {}, []
+    for (key, asked), choice in zip(questions.items(), choices, strict=True):
+        if isinstance(choice, str):
+            cells[key] = asked.candidates[0]
+            lost.append(Done(cells[key], None, choice))
+        else:
+            say(f"{', '.join(map(str, key))}: {choice_in_words(choice)}")
+            cells[key] = choice.chosen
+    return cells, lost
+
+
+def _likely(candidates: Sequence[Cell]) -> Cell:
+    finished = [cell for cell in candidates if RunDirectory(cell.out).results.exists()]
+    return finished[0] if finished else candidates[0]
 
 
 def in_words(plan: Estimate) -> str:
@@ -125,6 +193,8 @@ def resume_command(arguments: argparse.Namespace) -> str:
         "backbone",
         "weights",
         "select",
+        "average",
+        "record_information",
         "protocol",
         "out",
         "data",
@@ -132,7 +202,7 @@ def resume_command(arguments: argparse.Namespace) -> str:
     )
     for name in single:
         if getattr(arguments, name) is not None:
-            words += [f"--{name}", str(getattr(arguments, name))]
+            words += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
     for text in arguments.set:
         words += ["--set", text]
     return shlex.join(words + (["--no-batch"] if arguments.no_batch else []))

@@ -14,10 +14,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from metavib.averaging import AVERAGES
 from metavib.config_file import read_config
+from metavib.cross_validation import LEAVE_ONE_DOMAIN_OUT, RULES
 from metavib.data.catalog import NAMES, open_dataset
 from metavib.device import resolve_device
-from metavib.errors import UserError
+from metavib.errors import UserError, unknown_name
 from metavib.experiment import Experiment, experiment_from
 from metavib.run_directory import RunDirectory, read_json
 from metavib.runner import Surroundings, run_experiment
@@ -71,7 +73,7 @@ def experiment_and_place(arguments: argparse.Namespace) -> tuple[Experiment, Pat
                 "no dataset is given. Name one: rotated-digits, rotated-mnist, pacs, vlcs, or a path."
             )
         values = dict(recorded)  # only --out: go on with the run that is there
-    names = ("dataset", "protocol", "target", "algorithm", "preset", "backbone", "weights", "seed")
+    names = ("dataset", "protocol", "target", "without", "algorithm", "preset", "backbone", "weights", "seed")
     values |= {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
     if values.get("seed") is None:
         values["seed"] = recorded.get("seed", secrets.randbelow(2**31))
@@ -81,11 +83,25 @@ def experiment_and_place(arguments: argparse.Namespace) -> tuple[Experiment, Pat
         root = Path(arguments.data) if arguments.data else None
         found = open_dataset(str(values["dataset"]), data_root=root, protocol=values.get("protocol"), seed=0)
         raise UserError(f"no --target is given: name the domain to hold out, {', '.join(found.domains)}.")
-    assignments = dict(assignment(text) for text in arguments.set)
-    if arguments.steps is not None:
-        assignments = {"steps": arguments.steps} | assignments
-    experiment = experiment_from(values, assignments)
+    experiment = experiment_from(values, assignments_from(arguments))
     return experiment, Path(arguments.out) if arguments.out else usual_place(experiment)
+
+
+def assignments_from(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The settings that flags and `--set` change."""
+    if arguments.select not in (None, *RULES):
+        raise unknown_name("selection rule", arguments.select, RULES)
+    if arguments.average not in (None, *AVERAGES):
+        raise unknown_name("average", arguments.average, AVERAGES)
+    flags = {
+        "steps": arguments.steps,
+        "average": arguments.average,
+        "record_information": arguments.record_information,
+    }
+    if arguments.select != LEAVE_ONE_DOMAIN_OUT:  # which chooses settings, and then keeps a model as ever
+        flags["selection"] = arguments.select
+    given = {name: value for name, value in flags.items() if value is not None}
+    return given | dict(assignment(text) for text in arguments.set)
 
 
 def assignment(text: str) -> tuple[str, str]:
@@ -109,6 +125,10 @@ def absolute_if_path(value: Any, names: tuple[str, ...]) -> Any:
 def usual_place(experiment: Experiment) -> Path:
     """The run directory where none is named."""
     parts = [Path(experiment.dataset).stem, experiment.target, experiment.algorithm, f"seed{experiment.seed}"]
+    if experiment.training.average != "none":
+        parts.insert(3, experiment.training.average)
+    if experiment.without:
+        parts.append("without-" + "-".join(experiment.without))
     return Path("runs") / "-".join(part.replace("/", "_").replace(" ", "_") for part in parts)
 
 
@@ -148,6 +168,17 @@ def in_words(progress: Progress) -> str:
     return "  ".join(parts)
 
 
+def selected_by(results: dict[str, Any]) -> str:
+    """How the model was chosen, in words."""
+    average = results.get("average", "none")
+    if average == "swad":
+        return "weights averaged by swad"
+    text = f"selected by {results['selection']}"
+    if results["selection"] == "oracle":
+        text += " (it peeks at the unseen domain)"
+    return text if average == "none" else f"{text}, weights averaged by {average}"
+
+
 def show_results(title: str, measured: dict[str, Any], results: dict[str, Any]) -> None:
     """The numbers of one domain, with all that they depend on."""
     say(f"{title}, {measured['images']} images, {results['algorithm']}:")
@@ -161,7 +192,7 @@ def show_results(title: str, measured: dict[str, Any], results: dict[str, Any]) 
         mean, deviation = measured[name]["mean"] * scale, measured[name]["deviation"] * scale
         say(f"  {name.replace('_', ' '):24} {mean:.{digits}f} +- {deviation:.{digits}f}{unit}")
     say(
-        f"  ({measured['measured_by']}; selected by {results['selection']}; protocol: {results['protocol']}; "
+        f"  ({measured['measured_by']}; {selected_by(results)}; protocol: {results['protocol']}; "
         f"split {results['split']}; seed {results['seed']})"
     )
 

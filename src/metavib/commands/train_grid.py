@@ -3,37 +3,42 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import itertools
 import json
 import shlex
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from metavib.cells import Cell
 from metavib.commands.train import (
     absolute_if_path,
     assignment,
     experiment_and_place,
     in_words,
+    selected_by,
     stop_requested,
 )
 from metavib.config_file import read_config
+from metavib.cross_validation import LEAVE_ONE_DOMAIN_OUT, Choice, choose, question
 from metavib.data.catalog import NAMES, open_dataset
 from metavib.device import resolve_device
 from metavib.errors import UserError, unknown_name
-from metavib.experiment import shared_out
-from metavib.grid import Cell, Done, run_grid
+from metavib.experiment import left_out, shared_out
+from metavib.grid import Done, run_grid
 from metavib.runner import Surroundings
-from metavib.terminal import Bar, reading_bar, say, table
+from metavib.terminal import Bar, mean_and_deviation, reading_bar, say, table
 from metavib.trainer import Progress, Stopped
 
 
 def is_grid(arguments: argparse.Namespace) -> bool:
     """Whether the arguments name more than one run."""
     listed = [arguments.target or "", arguments.algorithm or "", *arguments.set]
-    return arguments.target == "all" or arguments.seeds is not None or any("," in text for text in listed)
+    several = arguments.target == "all" or arguments.seeds is not None or any("," in text for text in listed)
+    return several or arguments.select == LEAVE_ONE_DOMAIN_OUT
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -41,29 +46,18 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.batch is not None and arguments.batch < 1:
         raise UserError("--batch takes a whole number from 1.")
     cells, varied = grid_of(arguments)
-    device = resolve_device(arguments.device)
-    total = sum(cell.experiment.training.steps for cell in cells)
-    say(f"{len(cells)} runs." if len(cells) > 1 else "1 run.")
-    with stop_requested() as stop, reading_bar("reading images") as reading, Bar("training", total) as bar:
-
-        def show(progress: Progress) -> None:
-            bar.update(progress.step, in_words(progress))
-
-        surroundings = Surroundings(
-            device=device,
-            data_root=Path(arguments.data) if arguments.data else None,
-            skip_bad=arguments.skip_bad,
-            checkpoint_seconds=arguments.checkpoint_seconds,
-            stop=stop,
-            reading=reading,
-            show=show,
-            say=bar.say,
-        )
-        try:
-            done = run_grid(cells, surroundings, batch=1 if arguments.no_batch else arguments.batch)
-        except Stopped as stopped:
-            bar.say(f"metavib: {stopped}; the runs are kept. To go on: {resume_command(arguments)}")
-            return 130
+    resolve_device(arguments.device)  # an error comes before anything is said
+    batch = 1 if arguments.no_batch else arguments.batch
+    try:
+        if arguments.select == LEAVE_ONE_DOMAIN_OUT:
+            cells, done = run_chosen(arguments, cells, varied, batch)
+        else:
+            say(f"{len(cells)} runs." if len(cells) > 1 else "1 run.")
+            with working(arguments, "training", cells) as surroundings:
+                done = run_grid(cells, surroundings, batch=batch)
+    except Stopped as stopped:
+        say(f"metavib: {stopped}; the runs are kept. To go on: {resume_command(arguments)}")
+        return 130
     say("\nAccuracy on the unseen domain, %, mean and deviation over seeds:")
     say(results_table(done, varied, "accuracy"))
     say("\nCalibration error (ECE) on the unseen domain, %:")
@@ -71,9 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     failed = [one for one in done if one.results is None]
     first = next((one.results for one in done if one.results), None)
     if first:
-        say(
-            f"(selected by {first['selection']}; protocol: {first['protocol']}; runs in {cells[0].out.parent})"
-        )
+        chosen = f"settings by {LEAVE_ONE_DOMAIN_OUT}; " if arguments.select == LEAVE_ONE_DOMAIN_OUT else ""
+        say(f"({chosen}{selected_by(first)}; protocol: {first['protocol']}; runs in {cells[0].out.parent})")
     if arguments.json:
         runs = [one.results | {"run": str(one.cell.out)} for one in done if one.results is not None]
         missing = [{"run": str(one.cell.out), "why": one.failure} for one in failed]
@@ -84,6 +77,74 @@ def run(arguments: argparse.Namespace) -> int:
         )
         return 2
     return 0
+
+
+@contextlib.contextmanager
+def working(arguments: argparse.Namespace, what: str, cells: Sequence[Cell]) -> Iterator[Surroundings]:
+    """What the runs need, with a bar over the steps of all of them."""
+    total = sum(cell.experiment.training.steps for cell in cells)
+    with stop_requested() as stop, reading_bar("reading images") as reading, Bar(what, total) as bar:
+
+        def show(progress: Progress) -> None:
+            bar.update(progress.step, in_words(progress))
+
+        yield Surroundings(
+            device=resolve_device(arguments.device),
+            data_root=Path(arguments.data) if arguments.data else None,
+            skip_bad=arguments.skip_bad,
+            checkpoint_seconds=arguments.checkpoint_seconds,
+            stop=stop,
+            reading=reading,
+            show=show,
+            say=bar.say,
+        )
+
+
+def run_chosen(
+    arguments: argparse.Namespace, cells: Sequence[Cell], varied: Sequence[str], batch: int | None
+) -> tuple[list[Cell], list[Done]]:
+    """Of the values that a setting was given, the best for each target by the source domains alone; trained."""
+    if not varied:
+        raise UserError(
+            f"there is nothing to choose for {LEAVE_ONE_DOMAIN_OUT}: give a setting several values, "
+            "as --set beta=.001,.01."
+        )
+    asked: dict[tuple[str, str, int], list[Cell]] = {}
+    for cell in cells:
+        key = (cell.experiment.target, cell.experiment.algorithm, cell.experiment.seed)
+        asked.setdefault(key, []).append(cell)
+    root = Path(arguments.data) if arguments.data else None
+    questions = [question(candidates, root) for candidates in asked.values()]
+    folds = [fold for one in questions for fold in one.all_folds]
+    say(f"{len(folds)} runs on source domains to choose by, then {len(questions)}.")
+    with working(arguments, "choosing", folds) as surroundings:
+        choices = choose(questions, surroundings, batch=batch)
+    found = [one for one in choices if isinstance(one, Choice)]
+    for (target, algorithm, seed), one in zip(asked, choices, strict=True):
+        if isinstance(one, Choice):
+            say(f"{algorithm}, {target!r} unseen, seed {seed}: {choice_in_words(one)}")
+    chosen = [one.chosen for one in found]
+    with working(arguments, "training", chosen) as surroundings:
+        done = {finished.cell: finished for finished in run_grid(chosen, surroundings, batch=batch)}
+    for one in found:
+        if done[one.chosen].results is not None:
+            one.write()
+    everything = [
+        done[one.chosen] if isinstance(one, Choice) else Done(candidates[0], None, one)
+        for candidates, one in zip(asked.values(), choices, strict=True)
+    ]
+    return [one.cell for one in everything], everything
+
+
+def choice_in_words(choice: Choice) -> str:
+    """What was chosen, and what the candidates had."""
+    had = []
+    for candidate in choice.record["candidates"]:
+        settings = " ".join(f"{name.rpartition('.')[2]}={v}" for name, v in candidate["settings"].items())
+        mean = "broke down" if candidate["mean"] is None else f"{100 * candidate['mean']:.2f} %"
+        mark = ", chosen" if candidate["experiment"] == choice.record["chosen"] else ""
+        had.append(f"{settings}: {mean}{mark}")
+    return "; ".join(had) if had else "nothing to choose"
 
 
 def grid_of(arguments: argparse.Namespace) -> tuple[list[Cell], list[str]]:
@@ -126,7 +187,7 @@ def results_table(done: Sequence[Done], varied: Sequence[str], measure: str) -> 
         found = [cells.get(target, []) for target in targets]
         means = [statistics.mean(values) for values in found if values]
         mean = f"{statistics.mean(means):.2f}" if len(means) == len(targets) else "-"
-        rows.append([name, *map(_mean_and_deviation, found), mean])
+        rows.append([name, *map(mean_and_deviation, found), mean])
     return table(["", *targets, "mean"], rows)
 
 
@@ -137,6 +198,7 @@ def resume_command(arguments: argparse.Namespace) -> str:
         "config",
         "protocol",
         "target",
+        "without",
         "algorithm",
         "preset",
         "steps",
@@ -145,9 +207,9 @@ def resume_command(arguments: argparse.Namespace) -> str:
         "out",
         "backbone",
     )
-    for name in (*names, "weights", "data", "batch"):
+    for name in (*names, "weights", "select", "average", "record_information", "data", "batch"):
         if getattr(arguments, name) is not None:
-            words += [f"--{name}", str(getattr(arguments, name))]
+            words += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
     for text in arguments.set:
         words += ["--set", text]
     words += ["--device", arguments.device] if arguments.device != "auto" else []
@@ -156,7 +218,7 @@ def resume_command(arguments: argparse.Namespace) -> str:
 
 
 def _targets(arguments: argparse.Namespace) -> list[str | None]:
-    """The targets that are named; "all" are those of the dataset, and a name with a comma may be one domain."""
+    """The targets that are named; "all" are those that are not left out, and a name with a comma may be one."""
     if arguments.target is None or ("," not in arguments.target and arguments.target != "all"):
         return [arguments.target]
     given: dict[str, Any] = read_config(Path(arguments.config)) if arguments.config else {}
@@ -171,10 +233,12 @@ def _targets(arguments: argparse.Namespace) -> list[str | None]:
     )
     if arguments.target in dataset.domains:
         return [arguments.target]
-    targets = list(dataset.domains) if arguments.target == "all" else arguments.target.split(",")
+    without = left_out(given.get("without") if arguments.without is None else arguments.without)
+    domains = [domain for domain in dataset.domains if domain not in without]
+    targets = list(domains) if arguments.target == "all" else arguments.target.split(",")
     for target in targets:
-        if target not in dataset.domains:  # said before the others are trained
-            raise unknown_name("target domain", target, dataset.domains)
+        if target not in domains:  # said before the others are trained
+            raise unknown_name("target domain", target, domains)
     return targets
 
 
@@ -213,11 +277,3 @@ def _row_name(cell: Cell, varied: Sequence[str]) -> str:
     names = [name for name in varied if name.rpartition(".")[2] in flat]
     words = [f"{name}={flat[name.rpartition('.')[2]]}" for name in names]
     return " ".join([cell.experiment.algorithm, *words])
-
-
-def _mean_and_deviation(values: Sequence[float]) -> str:
-    if not values:
-        return "-"
-    if len(values) == 1:
-        return f"{values[0]:.2f}"
-    return f"{statistics.mean(values):.2f} +- {statistics.stdev(values):.2f}"

@@ -37,13 +37,24 @@ class Split:
         return hashlib.blake2b("\n".join(sorted(lines)).encode(), digest_size=8).hexdigest()
 
 
-def split_domains(dataset: Dataset, target: str, *, seed: int, validation_share: float) -> Split:
-    """One domain is the target, the others are sources, divided into training and validation images."""
+def split_domains(
+    dataset: Dataset, target: str, *, seed: int, validation_share: float, without: Sequence[str] = ()
+) -> Split:
+    """One domain is the target, the others are sources, divided into training and validation images.
+
+    The domains in `without` play no part.
+    """
     if target not in dataset.domains:
         raise unknown_name("target domain", target, dataset.domains)
-    if len(dataset.domains) < 3:
+    for domain in without:
+        if domain not in dataset.domains:
+            raise unknown_name("domain to leave out", domain, dataset.domains)
+    domains = [domain for domain in dataset.domains if domain not in without]
+    if target not in domains:
+        raise UserError(f"{target!r} cannot be the target and left out altogether")
+    if len(domains) < 3:
         raise UserError(
-            f"{dataset.name} has {len(dataset.domains)} domain(s): {', '.join(dataset.domains)}; "
+            f"{dataset.name} has {len(domains)} domain(s){' left' if without else ''}: {', '.join(domains)}; "
             "at least 2 source domains and a target are needed, so add images from another source"
         )
     if not 0 <= validation_share < 1:
@@ -51,7 +62,7 @@ def split_domains(dataset: Dataset, target: str, *, seed: int, validation_share:
     train, validation = {}, {}
     trained: set[str] = set()
     validated: set[str] = set()
-    for domain in dataset.domains:
+    for domain in domains:
         if domain != target:
             listing = dataset.listing(domain)
             train[domain], validation[domain] = _divide(listing, seed, validation_share)
