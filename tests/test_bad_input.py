@@ -194,6 +194,9 @@ def test_images_of_any_size_and_mode_simply_work(metavib, training, folder, out)
         (("--set", "training.learnin_rate=1"), "learning_rate"),
         (("--stepz", "3"), "--steps"),
         (("--protocol", "foldr"), "folder"),
+        (("--select", "leave-one-out"), "leave-one-domain-out"),
+        (("--average", "swat"), "swad"),
+        (("--without", "foto"), "photo"),
     ],
 )
 def test_a_name_that_is_nearly_right_is_suggested(refused, training, out, flags, suggestion):
@@ -247,6 +250,16 @@ def test_an_unknown_flag_without_a_command_is_refused(refused):
         (("--set", "patience=-1"), "patience"),
         (("--set", "initialisation=zeros"), "network, torch"),
         (("--set", "feature_size=-1"), "feature_size"),
+        (("--select", "nonsense"), "last, leave-one-domain-out, oracle, source-validation"),
+        (("--set", "selection=leave-one-domain-out"), "source-validation, last, oracle"),
+        (("--average", "nonsense"), "ema, none, swad"),
+        (("--average", "ema,swad"), "unknown average 'ema,swad'"),
+        (("--set", "average_decay=1"), "average_decay"),
+        (("--average", "swad", "--select", "oracle"), "swad chooses its steps by source validation"),
+        (("--average", "swad", "--set", "validation_share=0"), "--average ema"),
+        (("--average", "swad", "--select", "last", "--set", "validation_share=0"), "raise validation_share"),
+        (("--without", "sketch"), "'sketch' cannot be the target and left out altogether"),
+        (("--without", "art,photo"), "at least 2 source domains"),
     ],
 )
 def test_a_value_that_will_not_do_is_named(refused, training, out, flags, named):

@@ -1,6 +1,7 @@
 """What keeps results honest: the unseen domain stays unseen, validation stays apart, no file is executed."""
 
 import ast
+import dataclasses
 import json
 import shutil
 import sys
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import metavib
+from metavib.cross_validation import choose, question
 from metavib.data import transforms
 from metavib.data.catalog import open_dataset
 from metavib.data.splits import split_domains
@@ -27,6 +29,10 @@ def experiment(folder):
     return experiment_from(values, AUGMENTED | small | {"latent_width": 16, "latent_draws": 2})
 
 
+def with_training(experiment, **changes):
+    return dataclasses.replace(experiment, training=dataclasses.replace(experiment.training, **changes))
+
+
 @pytest.fixture
 def opened_files():
     """The paths of all files that this process opens, in order, as the interpreter itself reports them."""
@@ -42,9 +48,13 @@ def opened_files():
     recording.clear()  # a hook cannot be removed
 
 
+@pytest.mark.parametrize(
+    "changes", [{}, {"selection": "last"}, {"average": "ema"}, {"average": "swad"}], ids=str
+)
 def test_no_target_image_is_opened_before_training_is_done(
-    experiment, folder, opened_files, tmp_path, monkeypatch
+    experiment, folder, opened_files, tmp_path, monkeypatch, changes
 ):
+    experiment = with_training(experiment, **changes)
     monkeypatch.setenv("METAVIB_CACHE", str(tmp_path / "empty-cache"))
 
     def show(progress):
@@ -57,6 +67,53 @@ def test_no_target_image_is_opened_before_training_is_done(
     assert len(of_target) >= 8
     assert min(of_target) > last_step
     assert max(of_sources) < opened_files.index("step 0")
+
+
+def test_the_oracle_opens_the_target_before_training_and_says_so(
+    experiment, folder, opened_files, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("METAVIB_CACHE", str(tmp_path / "empty-cache"))
+    said = []
+
+    def show(progress):
+        opened_files.append(f"step {progress.step}")
+
+    experiment = with_training(experiment, selection="oracle")
+    run_experiment(experiment, tmp_path / "run", Surroundings(CPU, show=show, say=said.append))
+    of_target = [i for i, path in enumerate(opened_files) if path.startswith(str(folder / "sketch"))]
+    assert max(of_target) < opened_files.index("step 0")
+    assert "the oracle selects by 'sketch' itself: its numbers are no fair comparison." in said
+
+
+def test_no_image_of_a_domain_that_is_left_out_is_ever_opened(
+    experiment, folder, opened_files, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("METAVIB_CACHE", str(tmp_path / "empty-cache"))
+    experiment = dataclasses.replace(experiment, without=("cartoon",))
+    results = run_experiment(experiment, tmp_path / "run", Surroundings(CPU))
+    by_domain = {
+        domain: sum(path.startswith(str(folder / domain)) for path in opened_files)
+        for domain in ("art", "cartoon", "photo", "sketch")
+    }
+    assert by_domain.pop("cartoon") == 0
+    assert min(by_domain.values()) >= 8  # all images of the others are
+    assert results["without"] == ["cartoon"]
+    assert results["data"]["source_domains"] == ["art", "photo"]
+
+
+def test_settings_are_chosen_without_opening_an_image_of_the_target(
+    cell, folder, opened_files, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("METAVIB_CACHE", str(tmp_path / "empty-cache"))
+    asked = question([cell(steps=1, learning_rate=rate) for rate in (0.1, 0.2)], None)
+    (choice,) = choose([asked], Surroundings(CPU), batch=None)
+    assert choice.chosen in asked.candidates
+    by_domain = {
+        domain: sum(path.startswith(str(folder / domain)) for path in opened_files)
+        for domain in ("art", "cartoon", "photo", "sketch")
+    }
+    assert by_domain.pop("sketch") == 0
+    assert min(by_domain.values()) >= 8
 
 
 def test_only_training_images_are_augmented(experiment, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
@@ -15,15 +16,15 @@ from metavib.algorithms.base import Algorithm
 from metavib.data.dataset import Dataset, DomainImages, Listing, digest_of
 from metavib.data.dataset import Progress as Reading
 from metavib.data.episodes import EpisodeSampler
-from metavib.data.prepared import Sources, open_sources, open_target
+from metavib.data.prepared import open_sources, open_target
 from metavib.data.splits import split_domains
-from metavib.evaluate import accuracy_at_mean, embed
+from metavib.evaluate import AtMean, embed, measure_at_mean
 from metavib.experiment import experiment_from
 from metavib.model import build_algorithm, preprocessing_of
 from metavib.optimization import NonFiniteError, Training, learning_rate_at
 from metavib.randomness import fold, key_of, normal
 from metavib.run_directory import RunDirectory
-from metavib.trainer import Progress, Run, RunState, Stopped, slice_checkpoint, train
+from metavib.trainer import Progress, Run, RunState, Stopped, slice_checkpoint, train, validate
 
 CPU = torch.device("cpu")
 
@@ -73,6 +74,10 @@ def prepared(folder: Path, algorithm: str, *, target: str = "grey", seed: int = 
     return Run(experiment, built, sources, RunDirectory(folder), "the split")
 
 
+def weights_of(run: Run) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in run.algorithm.named_parameters()}
+
+
 def train_alone(run: Run, **options: Any) -> list[Progress]:
     return list(train([run], run.directory.checkpoints, **options))
 
@@ -90,7 +95,7 @@ def test_an_easy_problem_is_learnt_and_carries_over_to_the_unseen_domain(
         Stripes(), split, preprocessing_of(run.algorithm.backbone), CPU, run.sources.digests, skip_bad=False
     )
     assert len(unseen) == 30
-    assert accuracy_at_mean(run.algorithm, embed(run.algorithm, unseen.batches())) > 0.9
+    assert measure_at_mean(run.algorithm, embed(run.algorithm, unseen.batches())).accuracy > 0.9
 
 
 def test_the_log_has_steps_terms_rates_and_validation_at_its_steps(tmp_path: Path) -> None:
@@ -101,7 +106,8 @@ def test_the_log_has_steps_terms_rates_and_validation_at_its_steps(tmp_path: Pat
     assert [record["step"] for record in log if "validation_accuracy" in record] == [3, 6, 7]
     terms = {"classification", "bottleneck"}
     for record in log:
-        assert record.keys() - {"validation_accuracy"} == {"step", "split", "learning_rate", *terms}
+        measured = {"validation_accuracy", "validation_loss"}
+        assert record.keys() - measured == {"step", "split", "learning_rate", *terms}
         assert record["learning_rate"] == learning_rate_at(record["step"] - 1, run.experiment.training)
         assert record["split"] == "the split"
     assert [shown.step for shown in progress] == list(range(8))
@@ -125,6 +131,39 @@ def test_without_validation_images_nothing_is_validated_and_the_last_model_stays
     assert not any("validation_accuracy" in record for record in run.directory.read_log())
 
 
+def test_validation_is_at_the_mean_on_images_that_are_not_trained_on(tmp_path: Path) -> None:
+    run = prepared(tmp_path, "metavib")
+    found = validate(run)
+    run.algorithm.absorb(run.sources.train.batches())  # the class means come from the training images
+    images = embed(run.algorithm, run.sources.validation.batches())
+    assert found == measure_at_mean(run.algorithm, images)
+    logits = run.algorithm.predictive(images.features, None).log_probabilities[0, 0]
+    assert found.loss == pytest.approx(torch.nn.functional.nll_loss(logits, images.labels).item())
+
+
+def test_the_log_has_the_loss_that_validation_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = iter([AtMean(0.5, 1.25), AtMean(0.75, 0.5)])
+    monkeypatch.setattr(trainer, "validate", lambda run: next(found))
+    run = prepared(tmp_path, "erm", steps=4, validations=2)
+    train_alone(run)
+    log = run.directory.read_log()
+    assert [record.get("validation_loss") for record in log] == [None, 1.25, None, 0.5]
+    assert [record.get("validation_accuracy") for record in log] == [None, 0.5, None, 0.75]
+
+
+@pytest.mark.parametrize("average", ["none", "swad"])
+def test_a_loss_that_is_no_number_breaks_neither_the_log_nor_a_checkpoint(
+    average: str, tmp_path: Path
+) -> None:
+    # The only update is the one that goes astray: no training loss has seen it.
+    astray = {"learning_rate": 1e30, "clip_norm": 0.0, "selection": "last"}
+    run = prepared(tmp_path, "erm", steps=1, average=average, **astray)
+    train_alone(run)
+    (record,) = run.directory.read_log()
+    assert record["validation_loss"] == torch.finfo(torch.float32).max
+    assert checkpoint.steps(run.directory.checkpoints) == [1]
+
+
 @pytest.mark.parametrize(("selection", "kept"), [("source-validation", 2), ("last", 3)])
 def test_the_selected_parameters_are_left_with_class_means_of_their_own(
     selection: str, kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -132,11 +171,11 @@ def test_the_selected_parameters_are_left_with_class_means_of_their_own(
     accuracies = iter([0.5, 0.9, 0.2])
     seen: list[dict[str, torch.Tensor]] = []
 
-    def validation(algorithm: Algorithm, sources: Sources) -> float:
-        seen.append({name: p.detach().clone() for name, p in algorithm.named_parameters()})
-        return next(accuracies)
+    def validation(run: Run) -> AtMean:
+        seen.append(weights_of(run))
+        return AtMean(next(accuracies), 1.0)
 
-    monkeypatch.setattr(trainer, "validation_accuracy", validation)
+    monkeypatch.setattr(trainer, "validate", validation)
     run = prepared(tmp_path, "metavib", steps=3, validations=3, selection=selection)
     shown = train_alone(run)
     left = dict(run.algorithm.named_parameters())
@@ -190,6 +229,19 @@ def test_the_rule_last_keeps_no_parameters_and_tells_the_last_accuracy() -> None
     assert (state.step, state.accuracy, kept_parameters) == (2, 0.1, None)
 
 
+def test_the_oracle_keeps_the_best_on_the_unseen_domain_itself(tmp_path: Path) -> None:
+    state, kept = considered([0.5, 0.6, 0.59, 0.6, 0.58], 10, selection="oracle")
+    assert (state.step, kept) == (4, 4)
+    run = prepared(tmp_path, "erm", steps=2, selection="oracle")
+    split = split_domains(Stripes(), "grey", seed=1, validation_share=0.2)
+    preprocessing = preprocessing_of(run.algorithm.backbone)
+    unseen, _ = open_target(Stripes(), split, preprocessing, CPU, run.sources.digests, skip_bad=False)
+    peeking = replace(run, peeked=unseen)
+    train_alone(peeking)
+    kept_accuracy = measure_at_mean(run.algorithm, embed(run.algorithm, unseen.batches())).accuracy
+    assert max(record["validation_accuracy"] for record in run.directory.read_log()) == kept_accuracy
+
+
 # --- patience ---------------------------------------------------------------------------------------------
 
 
@@ -213,12 +265,12 @@ def test_patience_ends_after_so_many_validations_without_a_better_one(
 
 @pytest.fixture
 def validated(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Says what accuracies each run will find, validation after validation."""
+    """Says what accuracies (and losses) each run will find, validation after validation."""
     found: dict[Algorithm, Any] = {}
-    monkeypatch.setattr(trainer, "validation_accuracy", lambda algorithm, sources: next(found[algorithm]))
+    monkeypatch.setattr(trainer, "validate", lambda run: next(found[run.algorithm]))
 
-    def say(run: Run, *accuracies: float) -> None:
-        found[run.algorithm] = iter(accuracies)
+    def say(run: Run, *accuracies: float, losses: Sequence[float] | None = None) -> None:
+        found[run.algorithm] = map(AtMean, accuracies, losses or [1.0] * len(accuracies))
 
     return say
 
@@ -281,6 +333,90 @@ def test_a_run_that_stopped_early_cannot_break_down_any_more(
         if progress.step == 2:
             runs[0].algorithm.classifier.bias.data.fill_(torch.nan)
     assert runs[0].algorithm.classifier.bias.isfinite().all()  # what its selection kept
+
+
+# --- averaged weights -------------------------------------------------------------------------------------
+
+
+def test_swad_leaves_the_mean_of_the_valley_and_stops_behind_it(
+    tmp_path: Path, validated: Callable[..., None]
+) -> None:
+    run = prepared(tmp_path, "erm", steps=20, validations=20, average="swad")
+    # The best at step 2, found out at 4; from step 6 on above 1.3 times the mean of 1, 1.1 and 1.2.
+    losses = [2.0, 1.0, 1.1, 1.2, 1.4] + [1.5] * 15
+    validated(run, *[0.5] * 20, losses=losses)
+    trained = []
+    for progress in train([run], run.directory.checkpoints):
+        if progress.step < 11:
+            trained.append(weights_of(run))  # after step 0, 1, ...
+    assert [record["step"] for record in run.directory.read_log()] == list(range(1, 12))
+    valley = trained[2:6]
+    mean = {name: torch.stack([weights[name] for weights in valley]).mean(dim=0) for name in valley[0]}
+    for name, value in weights_of(run).items():
+        torch.testing.assert_close(value, mean[name])
+
+
+def test_the_moving_average_is_what_is_validated_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, torch.Tensor]] = []
+
+    def validation(run: Run) -> AtMean:
+        seen.append(weights_of(run))
+        return AtMean([0.5, 0.9, 0.1][len(seen) - 1], 1.0)
+
+    monkeypatch.setattr(trainer, "validate", validation)
+    run = prepared(tmp_path, "erm", steps=3, validations=3, average="ema", average_decay=0.5)
+    trained = [weights_of(run) for _ in train([run], run.directory.checkpoints)]
+    average = trained[0]
+    for step, (weights, validated_weights) in enumerate(zip(trained[1:], seen, strict=True)):
+        decay = min(0.5, (step + 1) / (step + 10))
+        average = {name: decay * average[name] + (1 - decay) * weights[name] for name in weights}
+        for name, value in average.items():
+            torch.testing.assert_close(validated_weights[name], value)
+    assert_equal(weights_of(run), seen[1])
+
+
+def test_where_the_last_model_is_kept_it_is_the_last_moving_average(tmp_path: Path) -> None:
+    changes = {"steps": 3, "validations": 1, "average": "ema", "average_decay": 0.5, "selection": "last"}
+    run = prepared(tmp_path, "erm", **changes)
+    trained = [weights_of(run) for _ in train([run], run.directory.checkpoints)]
+    average = trained[0]
+    for step, weights in enumerate(trained[1:]):
+        decay = min(0.5, (step + 1) / (step + 10))
+        average = {name: decay * average[name] + (1 - decay) * weights[name] for name in weights}
+    for name, value in weights_of(run).items():
+        torch.testing.assert_close(value, average[name])
+        assert not torch.equal(value, trained[-1][name])
+
+
+@pytest.mark.parametrize("average", ["ema", "swad"])
+def test_a_stack_averages_as_its_runs_do_alone(average: str, tmp_path: Path) -> None:
+    changes = {"average": average, "average_decay": 0.5, "steps": 8, "validations": 8}
+    alone, stacked = pair(tmp_path / "alone", **changes), pair(tmp_path / "stacked", **changes)
+    for run in alone:
+        train_alone(run)
+    list(train(stacked, tmp_path / "stack"))
+    for mine, own in zip(stacked, alone, strict=True):
+        assert_same_log(mine, own)
+        saved, expected = newest(mine), newest(own)
+        assert_alike(saved.tensors, expected.tensors)
+        assert saved.values["runs"][0]["valley"]["inside"] == expected.values["runs"][0]["valley"]["inside"]
+        assert_alike(mine.algorithm.state_dict(), own.algorithm.state_dict())
+
+
+@pytest.mark.parametrize("average", ["ema", "swad"])
+@pytest.mark.parametrize("step", [1, 4, 5])
+def test_an_interrupted_run_averages_as_one_that_was_not(average: str, step: int, tmp_path: Path) -> None:
+    changes = {"average": average, "steps": 8, "validations": 4}
+    whole, broken = (prepared(tmp_path / name, "metavib", **changes) for name in ("whole", "broken"))
+    train_alone(whole)
+    with pytest.raises(Stopped):
+        train_alone(broken, stop=stopping_after(step))
+    again = prepared(tmp_path / "broken", "metavib", **changes)
+    train_alone(again)
+    assert_equal(again.algorithm.state_dict(), whole.algorithm.state_dict())
+    assert again.directory.read_log() == whole.directory.read_log()
 
 
 # --- stacks -----------------------------------------------------------------------------------------------

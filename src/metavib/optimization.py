@@ -10,9 +10,12 @@ import torch
 from torch import Tensor
 
 from metavib import kernels
+from metavib.averaging import AVERAGES
 from metavib.errors import UserError
 from metavib.settings import Settings, setting
 from metavib.shapes import Float, Int
+
+SELECTIONS = ("source-validation", "last", "oracle")
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,20 @@ class Training(Settings):
     )
     selection: str = setting(
         "source-validation",
-        "the model kept: the latest within one standard error of the best on source validation, or the last",
-        choices=("source-validation", "last"),
+        "the model kept: the latest within one standard error of the best on source validation, the last, or "
+        "the best on the unseen domain itself (the oracle: it peeks)",
+        choices=SELECTIONS,
+    )
+    average: str = setting(
+        "none",
+        "averaged weights: none, ema (a moving average) or swad (their mean in the valley of validation loss)",
+        choices=AVERAGES,
+    )
+    average_decay: float = setting(
+        0.999, "of ema: what stays of the average at each step", minimum=0, maximum=0.999999
+    )
+    record_information: int = setting(
+        0, "how many times the information plane is recorded, evenly spread; 0 never", minimum=0
     )
     precision: str = setting(
         "auto",

@@ -18,6 +18,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.utils._pytree import tree_map
 
 from metavib.algorithms.base import Algorithm, Noise
+from metavib.averaging import average_of
 from metavib.data.episodes import Drawn, Episode, EpisodeSampler
 from metavib.data.prefetch import Prefetcher
 from metavib.data.prepared import Sources
@@ -39,17 +40,17 @@ class Trainee:
 
 
 class Program:
-    """The steps of one or many runs. What stacked runs may differ in: `grid.stack_key`."""
+    """The steps of one or many runs. What stacked runs may differ in: `cells.stack_key`."""
 
     def __init__(self, trainees: Sequence[Trainee], *, capture: bool = True) -> None:
         first = trainees[0]
         settings = first.experiment.training
         self.algorithms = [trainee.algorithm for trainee in trainees]
         seeds = [trainee.experiment.seed for trainee in trainees]
-        self.sampler = _sampler(trainees)
+        self.sampler = sampler_of(trainees)
         for trainee in trainees:
             # By itself, so that a run begins in a stack as it begins alone.
-            trainee.algorithm.begin(_sampler([trainee]).draw(0))
+            trainee.algorithm.begin(sampler_of([trainee]).draw(0))
         self.device = self.sampler.device
         self.noise_shapes = first.algorithm.noise_shapes(
             (self.sampler.domains - 1) * self.sampler.images, self.sampler.images
@@ -64,6 +65,7 @@ class Program:
             {name for name in self.parameters if name.startswith("backbone.")},
             [trainee.experiment.training for trainee in trainees],
         )
+        self.average = average_of(settings.average, settings.average_decay, self.parameters)
         self.buffers = {
             name: torch.stack([dict(a.named_buffers())[name] for a in self.algorithms])
             for name, _ in first.algorithm.named_buffers()
@@ -137,6 +139,7 @@ class Program:
         else:
             terms, gradients = self._gradients_stacked(episode, noise)
         self.optimizer.step(self.counter, torch.stack(list(terms.values()), dim=-1), gradients)
+        self.average.update(self.counter, self.optimizer.held)
         self.counter += 1
         if not self.terms:
             self.terms = {name: torch.empty_like(value) for name, value in terms.items()}
@@ -182,7 +185,8 @@ class Program:
         self.prefetcher.sent()
 
 
-def _sampler(trainees: Sequence[Trainee]) -> EpisodeSampler:
+def sampler_of(trainees: Sequence[Trainee]) -> EpisodeSampler:
+    """What draws the episodes of these runs."""
     experiment = trainees[0].experiment
     return EpisodeSampler(
         [trainee.sources.train for trainee in trainees],

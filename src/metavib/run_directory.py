@@ -3,6 +3,7 @@
 experiment.json   everything that decides the run, with versions and git revision
 config.yaml       the settings in the form that `--config` reads
 metrics.jsonl     one record a line: step, losses, learning rate, validation
+information.jsonl one record a line: the information plane, where `--record-information` asks for it
 checkpoints/      what an unfinished run needs to go on
 model/            config.json + model.safetensors: all that prediction needs
 results.json      results on the unseen domain, with the protocol's name
@@ -44,6 +45,11 @@ class RunDirectory:
         return self.path / "metrics.jsonl"
 
     @property
+    def information(self) -> Path:
+        """The information plane through training."""
+        return self.path / "information.jsonl"
+
+    @property
     def checkpoints(self) -> Path:
         """The folder of checkpoints."""
         return self.path / "checkpoints"
@@ -69,19 +75,32 @@ class RunDirectory:
         """Add a record to the training log."""
         atomic.append_line(self.metrics, json.dumps(record, allow_nan=False))
 
+    def log_information(self, record: dict[str, Any]) -> None:
+        """Add a record to the information plane."""
+        atomic.append_line(self.information, json.dumps(record, allow_nan=False))
+
     def rewind_log(self, step: int) -> None:
-        """Forget what was logged after this step: it will be logged again."""
-        kept = [record for record in self.read_log() if record["step"] <= step]
-        atomic.write_text(self.metrics, "".join(json.dumps(record) + "\n" for record in kept))
+        """Forget what was recorded after this step, and all of it before the first: it will be recorded again."""
+        for path in (self.metrics, *([self.information] if self.information.exists() else [])):
+            kept = [record for record in _read_lines(path) if step > 0 and record["step"] <= step]
+            atomic.write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
 
     def read_log(self) -> list[dict[str, Any]]:
         """The records of the training log; a last line cut off by a kill is passed over."""
-        records = []
-        if self.metrics.exists():
-            for line in self.metrics.read_text(encoding="utf-8", errors="replace").splitlines():
-                with contextlib.suppress(json.JSONDecodeError):
-                    records.append(json.loads(line))
-        return records
+        return _read_lines(self.metrics)
+
+    def read_information(self) -> list[dict[str, Any]]:
+        """The records of the information plane; none where it was not recorded."""
+        return _read_lines(self.information)
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    records = []
+    if path.exists():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            with contextlib.suppress(json.JSONDecodeError):
+                records.append(json.loads(line))
+    return records
 
 
 def checksum(record: dict[str, Any]) -> str:

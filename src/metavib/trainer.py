@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from metavib import checkpoint as checkpoints
-from metavib.algorithms.base import Algorithm
+from metavib.averaging import Valley
 from metavib.checkpoint import Checkpoint
-from metavib.data.prepared import Sources
-from metavib.evaluate import accuracy_at_mean, embed
+from metavib.data.prepared import LabelledRows
+from metavib.evaluate import AtMean, embed, measure_at_mean
 from metavib.experiment import Experiment
+from metavib.information_recording import InformationProbe, probe_of, recording_steps
 from metavib.optimization import NonFiniteError, Training, learning_rate_at
 from metavib.program import Program, Trainee
 from metavib.run_directory import RunDirectory
@@ -37,6 +38,12 @@ class Run(Trainee):
 
     directory: RunDirectory
     split: str  # the hash of who plays which role
+    peeked: LabelledRows | None = None  # the unseen domain, for the oracle alone
+
+    @property
+    def validation(self) -> LabelledRows:
+        """The images that select a model."""
+        return self.sources.validation if self.peeked is None else self.peeked
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,10 @@ def identity_of(experiments: Sequence[Experiment]) -> str:
     identities = [experiment.identity() for experiment in experiments]
     if len(identities) == 1:
         return identities[0]
+    return _identity_of_stack(identities)
+
+
+def _identity_of_stack(identities: Sequence[str]) -> str:
     return hashlib.blake2b("".join(identities).encode(), digest_size=8).hexdigest()
 
 
@@ -71,11 +82,14 @@ def train(
     Of stacked runs each has its own log, selection and end; one that breaks down is told of and left out.
     """
     training = _Training(runs, folder)
-    notes = training.restore()
+    notes = training.restore() + training.unrecorded
     yield training.progress(notes=notes, failures=training.broken)  # also those of before an interruption
+    if training.program.done == 0:
+        training.record_information()
     save_after, last_saved = checkpoint_seconds, time.monotonic()
     while training.goes_on:
         training.program.step()
+        training.record_information()
         if training.logs_now:
             yield training.log()
         asked_to_stop = stop()
@@ -91,10 +105,10 @@ def train(
     training.finish()
 
 
-def validation_accuracy(algorithm: Algorithm, sources: Sources) -> float:
-    """Accuracy on the source validation images, with all that prediction needs taken from the training ones."""
-    algorithm.absorb(sources.train.batches())
-    return accuracy_at_mean(algorithm, embed(algorithm, sources.validation.batches()))
+def validate(run: Run) -> AtMean:
+    """Accuracy and loss on the validation images, with all that prediction needs from the training ones."""
+    run.algorithm.absorb(run.sources.train.batches())
+    return measure_at_mean(run.algorithm, embed(run.algorithm, run.validation.batches()))
 
 
 @dataclass
@@ -105,8 +119,14 @@ class RunState:
     accuracy: float | None = None  # of the model that is kept
     step: int | None = None  # of the model that is kept
     waited: int = 0  # validations since the best one
-    stopped: int | None = None  # the step after which patience ended
+    stopped: int | None = None  # the step after which patience, or the valley of the loss, ended
     failure: str | None = None
+    valley: Valley = field(default_factory=Valley)  # of swad
+
+    @classmethod
+    def restored(cls, values: Mapping[str, Any]) -> RunState:
+        """The state that `asdict` made plain."""
+        return cls(**{**values, "valley": Valley(**values["valley"])})
 
     @property
     def going(self) -> bool:
@@ -123,11 +143,18 @@ class RunState:
         if settings.patience and self.waited >= settings.patience:
             self.stopped = step
         self.best_accuracy = max(self.best_accuracy, accuracy)
-        standard_error = math.sqrt(self.best_accuracy * (1.0 - self.best_accuracy) / images)
-        if settings.selection == "last" or accuracy >= self.best_accuracy - standard_error:
+        forgiven = math.sqrt(self.best_accuracy * (1.0 - self.best_accuracy) / images)
+        if settings.selection == "oracle":
+            forgiven = 0.0  # it knows
+        if settings.selection == "last" or accuracy >= self.best_accuracy - forgiven:
             self.accuracy, self.step = accuracy, step
-            return settings.selection == "source-validation"
+            return selects(settings)
         return False
+
+
+def selects(settings: Training) -> bool:
+    """Whether a model is kept by validation; the steps that swad averages are chosen by its own rule."""
+    return settings.selection != "last" and settings.average != "swad"
 
 
 class _Training:
@@ -143,6 +170,10 @@ class _Training:
         self.steps, self.saved_step = settings.steps, -1
         self.log_every = max(1, settings.steps // LOGGED)
         self.validate_every = max(1, settings.steps // settings.validations)
+        self.record_after = recording_steps(settings.record_information, settings.steps)
+        watched = runs if self.record_after else ()
+        self.probes = [probe_of(r.algorithm, r.sources.validation, r.experiment.seed) for r in watched]
+        self.unrecorded = tuple(dict.fromkeys(why for why in self.probes if isinstance(why, str)))
 
     @property
     def goes_on(self) -> bool:
@@ -177,22 +208,47 @@ class _Training:
         sound = [number for number, state in enumerate(self.states) if state.failure is None]
         means = {name: sum(by_run[n] for n in sound) / len(sound) for name, by_run in values.items()}
         done = self.program.done
+        validated = self._validate() if self.validates_now else {}
         for number, (run, state) in enumerate(zip(self.runs, self.states, strict=True)):
-            if not state.going:
+            if state.failure is not None or not (state.going or number in validated):
                 continue
-            settings = run.experiment.training
             record: dict[str, Any] = {"step": done, "split": run.split}
             record |= {name: by_run[number] for name, by_run in values.items()}
-            record["learning_rate"] = learning_rate_at(done - 1, settings)
-            if self.validates_now and len(run.sources.validation) > 0:
-                record["validation_accuracy"] = validation_accuracy(run.algorithm, run.sources)
-                images = len(run.sources.validation)
-                if state.consider(done, record["validation_accuracy"], images, settings):
-                    self._keep(number)
+            record["learning_rate"] = learning_rate_at(done - 1, run.experiment.training)
+            if number in validated:
+                record["validation_accuracy"] = validated[number].accuracy
+                record["validation_loss"] = validated[number].loss
             run.directory.log(record)
+        return self.progress(means, failures=failures)
+
+    def record_information(self) -> None:
+        """Measure the information plane of every run that still trains, where that is due."""
+        if self.program.done not in self.record_after:
+            return
+        for run, state, probe in zip(self.runs, self.states, self.probes, strict=True):
+            measured = probe.measure() if state.going and isinstance(probe, InformationProbe) else None
+            if measured is not None:
+                run.directory.log_information({"step": self.program.done, **measured})
+
+    def _validate(self) -> dict[int, AtMean]:
+        """Measure every run that still trains on its validation images, and draw the consequences."""
+        found, average = {}, self.program.average
+        with average.in_place():
+            for number, (run, state) in enumerate(zip(self.runs, self.states, strict=True)):
+                images, settings = len(run.validation), run.experiment.training
+                if not state.going or images == 0:
+                    continue
+                found[number] = validate(run)
+                if state.consider(self.program.done, found[number].accuracy, images, settings):
+                    self._keep(number)
+        for number, one in found.items():
+            state = self.states[number]
+            if not average.validated(number, state.valley, self.program.done, one.loss):
+                state.stopped = self.program.done
             if state.stopped is not None:
                 self.program.optimizer.hold(number)
-        return self.progress(means, failures=failures)
+        average.next_segment()
+        return found
 
     def failures(self) -> dict[int, str]:
         """The runs that broke down since we last looked. An error where none is left."""
@@ -225,7 +281,8 @@ class _Training:
                 if f"selected/{name}" in saved.tensors:
                     self.kept[name] = torch.empty_like(parameter).copy_(saved.tensors[f"selected/{name}"])
             self.program.optimizer.restore(saved.tensors)
-            self.states = [RunState(**values) for values in saved.values["runs"]]
+            self.program.average.restore(saved.tensors)
+            self.states = [RunState.restored(values) for values in saved.values["runs"]]
             for number, state in enumerate(self.states):
                 if not state.going:
                     self.program.optimizer.hold(number)
@@ -248,9 +305,12 @@ class _Training:
                 continue  # alone it would not have come so far
             if len(self.runs) > 1:
                 checkpoints.save(run.directory.checkpoints, _slice(last, number), run.experiment.identity())
-            if run.experiment.training.selection == "source-validation" and state.step is not None:
+            chosen = self.program.average.chosen(number, state.valley)
+            if selects(run.experiment.training) and state.step is not None:
+                chosen = {name: kept[number] for name, kept in self.kept.items()}
+            if chosen is not None:
                 for name, parameter in run.algorithm.named_parameters():
-                    parameter.copy_(self.kept[name][number])
+                    parameter.copy_(chosen[name])
             run.algorithm.absorb(run.sources.train.batches())
 
     def _raise_where_none_is_left(self) -> None:
@@ -266,7 +326,7 @@ class _Training:
 
     def _checkpoint(self) -> Checkpoint:
         tensors = {f"parameters/{name}": parameter for name, parameter in self.program.parameters.items()}
-        tensors |= self.program.optimizer.state()
+        tensors |= self.program.optimizer.state() | self.program.average.state()
         tensors |= {f"selected/{name}": parameter for name, parameter in self.kept.items()}
         tensors = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
         return Checkpoint(self.program.done, tensors, {"runs": [asdict(state) for state in self.states]})
@@ -274,8 +334,7 @@ class _Training:
 
 def slice_checkpoint(folder: Path, runs: Sequence[str], number: int) -> Checkpoint | None:
     """The newest checkpoint of one run of a stack whose runs have these identities; None where there is none."""
-    stack = hashlib.blake2b("".join(runs).encode(), digest_size=8).hexdigest()
-    saved, _ = checkpoints.newest(folder, stack)
+    saved, _ = checkpoints.newest(folder, _identity_of_stack(runs))
     return None if saved is None else _slice(saved, number)
 
 

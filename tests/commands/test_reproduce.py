@@ -153,6 +153,8 @@ def test_the_setting_that_does_best_on_the_source_domains_is_measured_and_a_seco
     (run,) = json.loads(out)["rows"][0]["runs"]
     recorded = json.loads((tmp_path / "out" / run["experiment"] / "experiment.json").read_text())
     assert recorded["experiment"]["training"]["learning_rate"] == best
+    choice = json.loads((tmp_path / "out" / run["experiment"] / "choice.json").read_text())
+    assert (choice["chosen"], len(choice["candidates"])) == (run["experiment"], 2)
     assert "selected by source-validation, settings by leave-one-domain-out, " in json.loads(out)["caption"]
     assert f"learning_rate=0.01: {100 * statistics.mean(found[best]):.2f} %, chosen" in err
     first = runs_in(tmp_path / "out") | runs_in(tmp_path / "out" / "folds")

@@ -19,7 +19,7 @@ from metavib.capacity import Estimate, estimate
 from metavib.cells import Cell
 from metavib.commands.train import assignments_from, stop_requested
 from metavib.commands.train_grid import choice_in_words, seeds_of
-from metavib.cross_validation import LEAVE_ONE_DOMAIN_OUT, Question, choose, question
+from metavib.cross_validation import LEAVE_ONE_DOMAIN_OUT, Choice, Question, choose, question
 from metavib.device import resolve_device
 from metavib.errors import UserError
 from metavib.grid import Done, Watch, run_grid
@@ -58,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         batch = 1 if arguments.no_batch else None
         questions: dict[tuple[str, str, int], Question] = {}
+        chosen: list[Choice] = []
         lost: list[Done] = []
         if choosing:
             asked = {key: [own[key] for own in by_candidate] for key in cells}
@@ -73,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
             return 0
         if choosing:
             try:
-                cells, lost = chosen_cells(questions, surroundings, batch)
+                cells, chosen, lost = chosen_cells(questions, surroundings, batch)
             except Stopped as stopped:
                 say(f"metavib: {stopped}; the runs are kept. To go on: {resume_command(arguments)}")
                 return 130
@@ -91,7 +92,15 @@ def run(arguments: argparse.Namespace) -> int:
             except Stopped as stopped:
                 board.say(f"metavib: {stopped}; the runs are kept. To go on: {resume_command(arguments)}")
                 return 130
-    result = tables.measured(paper, choices, cells, [*done, *lost])
+    finished = {one.cell for one in done if one.results is not None}
+    for choice in chosen:
+        if choice.chosen in finished:
+            choice.write()
+    return tell(tables.measured(paper, choices, cells, [*done, *lost]), out, as_json=arguments.json)
+
+
+def tell(result: tables.Reproduction, out: Path, *, as_json: bool) -> int:
+    """Print and write the table; the exit status."""
     header, lines = tables.body(result)
     say(f"\n{result.caption}\n\n{table(header, lines)}")
     written = {"md": tables.as_markdown(result), "tex": tables.as_latex(result), "csv": tables.as_csv(result)}
@@ -100,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
     record = tables.as_json(result)
     atomic.write_json(out / "table.json", record)
     say(f"\nwritten to {out}/table.md, .tex, .csv and .json")
-    if arguments.json:
+    if as_json:
         print(json.dumps(record))
     failures = [f"{row.row.title}, {what}" for row in result.rows for what in row.failures]
     for failure in failures:
@@ -153,8 +162,8 @@ def check_candidates(count: int, *, choosing: bool) -> None:
 
 def chosen_cells(
     questions: dict[tuple[str, str, int], Question], surroundings: Surroundings, batch: int | None
-) -> tuple[dict[tuple[str, str, int], Cell], list[Done]]:
-    """The cells with the settings that did best on the source domains, and those without a choice."""
+) -> tuple[dict[tuple[str, str, int], Cell], list[Choice], list[Done]]:
+    """The cells with the settings that did best on the source domains, the choices, and cells without one."""
     choices = choose(list(questions.values()), dataclasses.replace(surroundings, say=say), batch=batch)
     cells, lost = {}, []
     for (key, asked), choice in zip(questions.items(), choices, strict=True):
@@ -164,7 +173,7 @@ def chosen_cells(
         else:
             say(f"{', '.join(map(str, key))}: {choice_in_words(choice)}")
             cells[key] = choice.chosen
-    return cells, lost
+    return cells, [one for one in choices if isinstance(one, Choice)], lost
 
 
 def _likely(candidates: Sequence[Cell]) -> Cell:

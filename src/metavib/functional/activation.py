@@ -15,10 +15,10 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from metavib import kernels
 from metavib.shapes import Float
 
-Part = tuple[Float[Tensor, "batch _ side side"], Float[Tensor, "_"]]
 
-
-def activated(parts: Sequence[Part], *, pooled: bool = False) -> Float[Tensor, "batch joined height width"]:
+def activated(
+    parts: Sequence[tuple[Float[Tensor, "batch _ side side"], Float[Tensor, "_"]]], *, pooled: bool = False
+) -> Float[Tensor, "batch joined height width"]:
     """relu(maps + bias) of all parts, joined along the channels; or that, pooled 3 x 3 with stride 2.
 
     As in SqueezeNet, the last windows of a pooling may hang over the edge.

@@ -21,14 +21,11 @@ class Predictive(NamedTuple):
 
     def probabilities(self) -> Float[Tensor, "batch classes"]:
         """The prediction: the mean of the draws' probabilities."""
-        draws = self.log_probabilities.shape[0] * self.log_probabilities.shape[1]
-        return (torch.logsumexp(self.log_probabilities, dim=(0, 1)) - math.log(draws)).exp()
+        return self.log_probabilities.exp().mean(dim=(0, 1))  # at most 1 each: no logsumexp needed
 
     def by_classifier(self) -> Float[Tensor, "classifier_draws batch classes"]:
         """The prediction of each drawn classifier, with the latent codes averaged out."""
-        return (
-            torch.logsumexp(self.log_probabilities, dim=1) - math.log(self.log_probabilities.shape[1])
-        ).exp()
+        return self.log_probabilities.exp().mean(dim=1)
 
     def entropy(self) -> Float[Tensor, "batch"]:
         """Uncertainty in total: the entropy of the prediction, in nats."""
@@ -66,13 +63,15 @@ def class_means(
 def class_logits(
     classifiers: Float[Tensor, "classifier_draws classes dim"],
     latents: Float[Tensor, "latent_draws batch dim"],
-    present: Bool[Tensor, "classes"],
+    present: Bool[Tensor, "classes"] | None = None,
 ) -> Float[Tensor, "classifier_draws latent_draws batch classes"]:
     """psi_c . z for every pair of draws. A class that is not present can not be answered: minus infinity."""
     (draws, classes, _), (latent_draws, batch, _) = classifiers.shape, latents.shape
     # One matrix product. Its result has the classes second in memory, which `log_softmax_of_classes` makes use of.
     logits = classifiers.flatten(0, 1) @ latents.flatten(0, 1).mT
-    logits = logits.view(draws, classes, latent_draws, batch).masked_fill(~present.view(-1, 1, 1), -math.inf)
+    logits = logits.view(draws, classes, latent_draws, batch)
+    if present is not None:
+        logits = logits.masked_fill(~present.view(-1, 1, 1), -math.inf)
     return logits.permute(0, 2, 3, 1)
 
 
