@@ -3,13 +3,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+QUICKLY := --quiet --quiet -o Acquire::Retries=0 -o Acquire::http::Timeout=20
 
-.PHONY: help install demo test check docs format lint types clean
+.PHONY: help install demo test browser check docs format lint types clean
 
 help:
 	@echo "make demo   train and compare four methods on handwritten digits (4 minutes)"
 	@echo "make test   run the tests"
 	@echo "make check  format, lint, types, tests"
+	@echo "make browser install chromium for the tests that open pages (make test does it for root)"
 	@echo "make docs   fill in the documents' tables from results/"
 
 # Runs again only where pyproject.toml changed.
@@ -28,7 +30,18 @@ demo: $(INSTALLED)
 	@echo "To call metavib by its name: . $(BIN)/activate"
 
 test: $(INSTALLED)
+	@$(MAKE) --no-print-directory browser || echo "Without chromium, the tests in a browser are skipped."
 	$(BIN)/python -m pytest -n 2
+
+# The browser that opens the report in the tests: Debian's, where there is none yet and we may install one.
+browser:
+	@for name in chromium chromium-browser google-chrome; do \
+	  if command -v $$name >/dev/null; then exit 0; fi; done; \
+	if test "$$(id -u)" != 0 || ! command -v apt-get >/dev/null; then \
+	  echo "To install it, as root: apt-get install chromium"; exit 1; fi; \
+	echo "Installing chromium, for the tests in a browser."; \
+	export DEBIAN_FRONTEND=noninteractive; \
+	apt-get $(QUICKLY) update && apt-get $(QUICKLY) install --yes --no-install-recommends chromium >/dev/null
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/tables.py

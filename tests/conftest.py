@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -107,6 +107,31 @@ def training(folder: Path, tmp_path: Path) -> Callable[..., list[str]]:
 
 
 @pytest.fixture
+def cell(folder: Path, tmp_path: Path) -> Callable[..., Any]:
+    """Makes a small run of a grid; where its settings are not the usual ones, they are in its name."""
+    from metavib.cells import Cell
+    from metavib.experiment import experiment_from
+
+    def make(
+        target: str = "sketch",
+        seed: int = 1,
+        algorithm: str = "erm",
+        place: str = "runs",
+        backbone: str = "digits",
+        **changes: Any,
+    ) -> Cell:
+        values = {"dataset": str(folder), "target": target, "seed": seed, "algorithm": algorithm}
+        values |= {"backbone": backbone, "weights": "none"}
+        small = {"steps": 4, "images_per_domain": 8, "validations": 2, "repeats": 2}
+        if algorithm != "erm":
+            small |= {"latent_width": 16, "latent_draws": 2, "classifier_draws": 2}
+        name = "-".join([algorithm, target, str(seed), *(f"{key}{value}" for key, value in changes.items())])
+        return Cell(experiment_from(values, small | changes), tmp_path / place / name)
+
+    return make
+
+
+@pytest.fixture
 def metavib(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     """Calls a command in this process."""
     from metavib.cli import main
@@ -178,3 +203,66 @@ def finished_copy(finished: Finished, tmp_path: Path) -> Finished:
 def program() -> list[str]:
     """The command line as a process of its own."""
     return [sys.executable, "-m", "metavib"]
+
+
+# --- runs as a report reads them, made up -----------------------------------------------------------------
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Callable[..., Any]:
+    """A finished run."""
+    from metavib.experiment import experiment_from
+    from metavib.reports.records import RunRecord
+    from metavib.run_directory import RunDirectory
+
+    def make(algorithm: str = "metavib", target: str = "0", seed: int = 0, **changes: Any) -> RunRecord:
+        values = {"dataset": "rotated-digits", "target": target, "seed": seed, "algorithm": algorithm}
+        experiment = experiment_from(values | {"preset": "demo"}, changes.pop("settings", {}))
+        results = {"dataset": "rotated-digits", "protocol": "p", "classes": ["a", "b", "c"], "seed": seed}
+        results |= changes.pop("results", {})
+        log = changes.pop("log", ({"step": 1, "classification": 2.0}, {"step": 2, "classification": 1.0}))
+        return RunRecord(RunDirectory(tmp_path / f"{algorithm}-{target}-{seed}"), experiment, results, log)
+
+    return make
+
+
+@pytest.fixture
+def answers() -> Callable[..., Any]:
+    """Answers with these probabilities; drawn classifiers say the same, where none are given."""
+    import torch
+
+    from metavib.reports.judged import Answers
+
+    def make(probabilities: Any, labels: Sequence[int], by_classifier: Any = None) -> Answers:
+        given = torch.as_tensor(probabilities, dtype=torch.float64)
+        drawn = given.unsqueeze(0) if by_classifier is None else by_classifier
+        return Answers(torch.tensor(labels), torch.zeros(len(labels), 2), given, drawn, given)
+
+    return make
+
+
+@pytest.fixture
+def judged(record: Callable[..., Any], answers: Callable[..., Any]) -> Callable[..., Any]:
+    """A run with its answers: four unseen images of three classes, and features of three domains."""
+    import numpy as np
+    import torch
+
+    from metavib.reports.judged import DomainSample, Judged
+
+    def make(
+        probabilities: Any = ((0.6, 0.3, 0.1), (0.2, 0.5, 0.3), (0.4, 0.35, 0.25), (0.1, 0.1, 0.8)),
+        labels: Sequence[int] = (0, 1, 1, 2),
+        by_classifier: Any = None,
+        validation: Any = None,
+        sampled: Any = None,
+        **run: Any,
+    ) -> Judged:
+        unseen = answers(probabilities, labels, by_classifier)
+        pictures = {index: np.full((1, 4, 4), index, dtype=np.uint8) for index in range(len(labels))}
+        if sampled is None:
+            features = torch.randn(90, 4, generator=torch.Generator().manual_seed(0))
+            domains = torch.arange(3).repeat_interleave(30)
+            sampled = DomainSample(features, torch.arange(90) % 3, domains, ("1", "2", "0"))
+        return Judged(record(**run), unseen, validation, pictures, sampled)
+
+    return make

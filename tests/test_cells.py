@@ -46,6 +46,7 @@ def test_runs_that_differ_in_numbers_only_may_be_stacked(cell, changes):
         {"precision": "float32"},
         {"average": "ema"},
         {"average_decay": 0.9},
+        {"record_information": 2},
         {"latent_width": 17},
         {"latent_draws": 3},
         {"feature_size": 2.0},

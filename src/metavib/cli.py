@@ -25,6 +25,7 @@ COMMANDS = {
     "evaluate": "measure a trained model on a domain",
     "predict": "classify images, with probability and uncertainty",
     "reproduce": "measure a table of the paper, with its numbers beside ours; goes on where it was",
+    "report": "turn run directories into one page of tables and figures, and files for a paper",
     "bench": "measure how fast training, prediction and data are on this machine",
     "describe": "explain an algorithm, dataset, backbone, preset, run or model",
 }
@@ -162,6 +163,22 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
 
     _add_reproduction(commands["reproduce"])
 
+    report = commands["report"]
+    report.add_argument("runs", metavar="RUNS", nargs="+", help="run directories, or folders that hold some")
+    report.add_argument(
+        "-o", "--out", default="report.html", help="the page; figures go beside it (%(default)s)"
+    )
+    report.add_argument(
+        "--figure",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only this figure, and no page: training, uncertainty, confusion, cases, classifiers, embedding or "
+        "information-plane; several as A,B",
+    )
+    report.add_argument("--data", help="where the datasets lie, if not in METAVIB_DATA")
+    _add_device(report)
+
     bench = commands["bench"]
     bench.add_argument("--quick", action="store_true", help="without the loop that decodes files")
     bench.add_argument("--rounds", type=int, default=7, help="measurements on a CPU (%(default)s)")
@@ -181,6 +198,7 @@ def _add_training(train: argparse.ArgumentParser) -> None:
     )
     train.add_argument("--target", help="the domain that is held out; several as A,B, or all, make a grid")
     train.add_argument("--algorithm", help="erm, baseline, vib or metavib (metavib); several as A,B")
+    train.add_argument("--without", metavar="DOMAINS", help="domains that play no part, as A,B")
     train.add_argument("--preset", help="paper or fast (fast)")
     train.add_argument("--steps", type=int, help="iterations, instead of the preset's")
     train.add_argument("--seed", type=int, help="a random one is chosen and printed where none is given")
@@ -195,9 +213,11 @@ def _add_training(train: argparse.ArgumentParser) -> None:
     )
     train.add_argument("--config", help="a YAML or JSON file with any of these and all settings")
     train.add_argument("--skip-bad", action="store_true", help="train without the files that cannot be read")
+    _add_recording(train)
     train.add_argument(
         "--checkpoint-seconds", type=float, default=30.0, help="time between checkpoints (%(default)s)"
     )
+    _add_choice_of_model(train)
     train.add_argument("--batch", type=int, help="train so many runs of a grid as one program (as fits)")
     train.add_argument("--no-batch", action="store_true", help="train the runs of a grid one after another")
     _add_data(train)
@@ -220,14 +240,11 @@ def _add_reproduction(reproduce: argparse.ArgumentParser) -> None:
     reproduce.add_argument("--steps", type=int, help="iterations, instead of the preset's")
     reproduce.add_argument("--backbone", help="the network, instead of the preset's")
     reproduce.add_argument("--weights", help="imagenet, a file, or none")
-    reproduce.add_argument(
-        "--select",
-        default="source-validation",
-        help="the model kept: source-validation or last (%(default)s)",
-    )
+    _add_choice_of_model(reproduce)
     reproduce.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting"
     )
+    _add_recording(reproduce)
     reproduce.add_argument("--out", help="where runs and tables go (runs/reproduce/TABLE)")
     reproduce.add_argument("--plan", action="store_true", help="only say how long it would take")
     reproduce.add_argument("--no-batch", action="store_true", help="train the runs one after another")
@@ -236,6 +253,27 @@ def _add_reproduction(reproduce: argparse.ArgumentParser) -> None:
     )
     _add_data(reproduce)
     _add_device(reproduce)
+
+
+def _add_choice_of_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--select",
+        metavar="RULE",
+        help="source-validation, last, oracle (peeks), or leave-one-domain-out: the best of several values of "
+        "--set by cross-validation over the source domains (source-validation)",
+    )
+    parser.add_argument("--average", metavar="HOW", help="averaged weights: none, ema or swad (none)")
+
+
+def _add_recording(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--record-information",
+        type=int,
+        nargs="?",
+        const=50,
+        metavar="N",
+        help="record the information plane so many times (50) through training, for 'metavib report'",
+    )
 
 
 def _add_data(parser: argparse.ArgumentParser) -> None:

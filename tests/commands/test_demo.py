@@ -35,6 +35,9 @@ def test_the_table_is_whole_and_a_second_call_trains_nothing(metavib, command, t
             run = tmp_path / "demo" / f"{algorithm}-{angle}"
             assert json.loads((run / "results.json").read_text())["unseen_domain"] == str(angle)
             assert (run / "model" / "model.safetensors").exists()
+    page = (tmp_path / "demo" / "report.html").read_text()
+    assert "Information plane" in page
+    assert page.count("<svg") >= 10
     examples = tmp_path / "demo" / "examples"
     assert len(list(examples.iterdir())) == 10
     assert metavib("predict", tmp_path / "demo" / "metavib-0", examples).status == 0

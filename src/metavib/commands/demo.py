@@ -14,6 +14,7 @@ from typing import Any
 from PIL import Image
 
 from metavib.algorithms import TITLES
+from metavib.commands.report import write_report
 from metavib.commands.train import in_words, stop_requested
 from metavib.data.catalog import open_dataset
 from metavib.data.dataset import Dataset
@@ -25,6 +26,7 @@ from metavib.terminal import Bar, duration, say, table
 from metavib.trainer import Progress, Stopped
 
 DATASET = "rotated-digits"
+INFORMATION_RECORDS = 20  # for the report's information plane
 ALGORITHMS = ("erm", "baseline", "vib", "metavib")
 
 
@@ -67,6 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
     say(results_table(results, angles, "accuracy"))
     say("\nCalibration error (ECE) on the unseen angle, %:")
     say(results_table(results, angles, "ece"))
+    say("")
+    write_report([out], out / "report.html", (), None, resolve_device(arguments.device))
     first = next(iter(results.values()))
     say(
         f"\nseed {first['seed']}, model selected by {first['selection']}, {first['protocol']}.\n"
@@ -87,7 +91,10 @@ def demo_experiment(target: str, algorithm: str, arguments: argparse.Namespace) 
         "preset": "demo",
         "seed": arguments.seed,
     }
-    return experiment_from(values, {} if arguments.steps is None else {"steps": arguments.steps})
+    assignments = {} if arguments.steps is None else {"steps": arguments.steps}
+    if algorithm != "erm":  # which has no bottleneck to look into
+        assignments["record_information"] = INFORMATION_RECORDS
+    return experiment_from(values, assignments)
 
 
 def resume_command(arguments: argparse.Namespace) -> str:

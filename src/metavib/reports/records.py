@@ -1,0 +1,107 @@
+"""Run directories as a report reads them: those that can be compared in groups, the others with what is wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from metavib.algorithms import TITLES
+from metavib.errors import UserError
+from metavib.experiment import Experiment, experiment_from
+from metavib.run_directory import RunDirectory, read_json
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A finished run."""
+
+    directory: RunDirectory
+    experiment: Experiment
+    results: dict[str, Any]
+    log: tuple[dict[str, Any], ...]
+
+    @property
+    def title(self) -> str:
+        """Its name in figures: what sets it apart within a group, but for target and seed."""
+        average = self.experiment.training.average
+        return TITLES[self.experiment.algorithm] + ("" if average == "none" else f" + {average.upper()}")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of the same dataset, protocol and classes: what may stand in one table."""
+
+    dataset: str
+    protocol: str
+    classes: tuple[str, ...]
+    runs: tuple[RunRecord, ...]
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The unseen domains, in order."""
+        return tuple(dict.fromkeys(run.experiment.target for run in self.runs))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A folder that cannot be part of the report, and why."""
+
+    path: Path
+    why: str
+
+
+def read_runs(paths: Sequence[Path]) -> tuple[list[Group], list[Problem]]:
+    """All runs at or below these paths. What is unfinished or damaged is named, and does no harm."""
+    places: list[Path] = []
+    problems = []
+    for path in paths:
+        if not path.is_dir():
+            raise UserError(f"there is no folder {path}.")
+        found = sorted({file.parent for file in path.rglob("experiment.json")})
+        if not found:
+            problems.append(Problem(path, "holds no run"))
+        known = {place.resolve() for place in places}  # one run may be named in two ways
+        places += [place for place in found if place.resolve() not in known]
+    groups: dict[tuple[str, str, tuple[str, ...]], list[RunRecord]] = {}
+    for place in places:
+        try:
+            run = _read(RunDirectory(place))
+        except (UserError, KeyError, TypeError, AttributeError) as error:
+            what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            problems.append(Problem(place, f"is damaged: {what}"))
+            continue
+        if run is None:
+            problems.append(Problem(place, "is not finished: call `metavib train --out` with it to go on"))
+            continue
+        key = (run.results["dataset"], run.results["protocol"], tuple(run.results["classes"]))
+        groups.setdefault(key, []).append(run)
+    return [Group(*key, tuple(sorted(groups[key], key=_place))) for key in sorted(groups)], problems
+
+
+def _place(run: RunRecord) -> tuple[Any, ...]:
+    """Where a run stands among others: by what it is, wherever it lies."""
+    own = run.experiment
+    return (list(TITLES).index(own.algorithm), run.title, in_order(own.target), own.seed, own.identity())
+
+
+def in_order(name: str) -> tuple[bool, float, str]:
+    """Numbers by their size, such as angles; then names by the alphabet."""
+    number = float(name) if re.fullmatch(r"-?\d+(\.\d+)?", name) else None
+    return number is None, number or 0.0, name
+
+
+def _read(directory: RunDirectory) -> RunRecord | None:
+    record = read_json(directory.experiment)
+    experiment = experiment_from(record["experiment"])
+    if not directory.results.exists():
+        return None
+    results = read_json(directory.results)
+    wanted = {"dataset": str, "protocol": str, "classes": list, "unseen": dict, "seed": int}
+    for name, kind in wanted.items():
+        if not isinstance(results.get(name), kind):
+            raise UserError(f"{directory.results} has no {name!r}")
+    log = [record for record in directory.read_log() if "step" in record]
+    return RunRecord(directory, experiment, results, tuple(log))
