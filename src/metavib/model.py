@@ -110,4 +110,6 @@ def load_model(path: Path, device: torch.device) -> tuple[Algorithm, ModelDescri
         algorithm.load_state_dict(safetensors.torch.load(content))
     except (OSError, SafetensorError, RuntimeError) as error:
         raise UserError(f"{folder}/model.safetensors cannot be loaded: {error}") from error
-    return algorithm.to(device).eval(), description
+    # Channels last, as in training: on a CPU the other way takes three times as long for digits.
+    laid_out: Algorithm = algorithm.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return laid_out.eval(), description

@@ -26,7 +26,7 @@ def test_answers_are_probabilities_of_every_unseen_image(run):
     assert judged.unseen.labels.tolist() == [0] * 4 + [1] * 4
     right = int(judged.unseen.right.sum())
     assert len(judged.pictures) == min(right, 6) + min(8 - right, 6)  # no more than are shown
-    assert {picture.shape[0] for picture in judged.pictures.values()} == {3}
+    assert {picture.shape for picture in judged.pictures.values()} == {(1, 28, 28)}
     assert judged.validation is not None
     assert len(judged.validation.labels) == run.results["source_validation"]["images"]
     assert judged.unseen.by_classifier.shape == (2, 8, 2)  # classifier draws, images, classes

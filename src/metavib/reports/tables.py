@@ -16,7 +16,7 @@ from metavib.reports.figure import spread
 from metavib.reports.records import Group, RunRecord
 
 # What differs between the runs of one row, or stands in its title already. A preset decides nothing by itself.
-NOT_SETTINGS = ("target", "seed", "preset", "algorithm", "training.average")
+NOT_SETTINGS = ("target", "seed", "preset", "algorithm", "training.average", "training.record_information")
 
 
 @dataclass(frozen=True)
