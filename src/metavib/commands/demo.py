@@ -26,7 +26,7 @@ from metavib.terminal import Bar, duration, say, table
 from metavib.trainer import Progress, Stopped
 
 DATASET = "rotated-digits"
-INFORMATION_RECORDS = 20  # for the report's information plane
+INFORMATION_RECORDS = 10  # for the report's information plane
 ALGORITHMS = ("erm", "baseline", "vib", "metavib")
 
 
