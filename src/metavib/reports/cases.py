@@ -52,10 +52,9 @@ def cases(judged: Sequence[Judged]) -> list[Figure | Missing]:
             "cases",
             "Cases",
             f"Images of {one.run.experiment.target!r}, unseen by {one.run.title} (seed "
-            f"{one.run.experiment.seed}): above "
-            "some that it gets wrong, below some that it gets right, those with the closest two answers "
-            "first. Over each: "
-            "the truth, then the two most probable classes.",
+            f"{one.run.experiment.seed}): above some that it gets wrong, below some that it gets right, "
+            "those with the closest two answers first. Over each: the truth, then the two most probable "
+            "classes.",
             f"{len(chosen[0])} images answered wrongly and {len(chosen[1])} answered rightly, with their "
             "probabilities.",
             drawing("cases", draw, width=8.0, height=3.9),
@@ -112,13 +111,12 @@ def classifiers(judged: Sequence[Judged]) -> list[Figure | Missing]:
         Figure(
             name,
             title,
-            f"The probability of every class for {len(chosen)} images of {one.run.experiment.target!r} under "
-            f"{one.run.title}: with the classifier psi at its mean (orange) and with each of {len(votes)} "
-            "drawn ones (blue). "
-            "Where the blue bars of a class differ, the classifiers disagree: that is the model's own "
-            "uncertainty.",
-            f"Grouped bars of class probabilities under {len(votes)} sampled classifiers for {len(chosen)} "
-            "images.",
+            f"The probability of every class for {len(chosen)} images of {one.run.experiment.target!r} "
+            f"under {one.run.title}: with the classifier psi at its mean (orange) and with each of "
+            f"{len(votes)} drawn ones (blue). Where the blue bars of a class differ, the classifiers "
+            "disagree: that is the model's own uncertainty.",
+            f"Grouped bars of class probabilities under {len(votes)} sampled classifiers for "
+            f"{len(chosen)} images.",
             drawing(name, draw, width=7.5, height=1.5 * len(chosen) + 0.3),
             ("image", "truth", "class", "classifier", "probability"),
             tuple(rows),

@@ -62,8 +62,8 @@ def embedding(judged: Sequence[Judged]) -> list[Figure | Missing]:
             found = measured[column]
             above.set_title(
                 f"{one.run.title}\ndomains told apart: {100 * found.probe:.0f} % (chance "
-                f"{100 * found.chance:.0f} %)\n"
-                f"silhouette by class {found.by_class:.2f}, by domain {found.by_domain:.2f}",
+                f"{100 * found.chance:.0f} %)\nsilhouette by class {found.by_class:.2f}, by domain "
+                f"{found.by_domain:.2f}",
                 fontsize=8,
             )
             for axes in (above, below):
@@ -91,14 +91,11 @@ def embedding(judged: Sequence[Judged]) -> list[Figure | Missing]:
             "embedding",
             "Embedding",
             "t-SNE of the features that each method's head sees, the unseen domain outlined. Above one "
-            "class coloured by domain: the "
-            "more the colours mix, the less the features tell of the domain. Below all classes. Distances "
-            "in t-SNE mislead, so "
-            "there are numbers from the features themselves: how well a linear classifier tells the "
-            "domains apart (lower is more "
-            "invariant), and silhouettes by class (higher is better) and by domain (near zero is better). "
-            + numbers
-            + ".",
+            "class coloured by domain: the more the colours mix, the less the features tell of the "
+            "domain. Below all classes. Distances in t-SNE mislead, so there are numbers from the "
+            "features themselves: how well a linear classifier tells the domains apart (lower is more "
+            "invariant), and silhouettes by class (higher is better) and by domain (near zero is "
+            "better). " + numbers + ".",
             f"Scatter plots of features of {', '.join(one.run.title for one in chosen)}. {numbers}.",
             drawing("embedding", draw, width=2.7 * len(placed) + 1.2, height=5.6),
             ("method", "domain", "class", "x", "y"),

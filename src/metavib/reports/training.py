@@ -49,10 +49,9 @@ def training(runs: Sequence[RunRecord]) -> list[Figure | Missing]:
     whole = Figure(
         NAME,
         TITLE,
-        "Every term of the objective, the source validation and the learning rate, step by step; one line "
-        "a run. Look for "
-        "a validation that still rises at the end (train longer) or falls again (the rule of selection "
-        "goes back).",
+        "Every term of the objective, the source validation and the learning rate, step by step; one "
+        "line a run. Look for a validation that still rises at the end (train longer) or falls again "
+        "(the rule of selection goes back).",
         f"Line charts of {', '.join(q.replace('_', ' ') for q in quantities)} for {len(logged)} runs.",
         drawing(NAME, overlaid, width=8.0, height=height),
         header,
@@ -88,8 +87,7 @@ def training(runs: Sequence[RunRecord]) -> list[Figure | Missing]:
         "training-of-each-run",
         "Training, run by run",
         "The terms of the objective (lines, left axis) and the accuracy on source validation (dashed, "
-        "right axis) of every "
-        f"run.{left_out}",
+        f"right axis) of every run.{left_out}",
         f"Small line charts, one for each of {len(shown)} runs.",
         drawing("training-of-each-run", by_themselves, width=8.0, height=1.9 * -(-len(shown) // 4) + 0.4),
         header,

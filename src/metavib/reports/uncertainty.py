@@ -145,9 +145,9 @@ def _reliability(pooled: Sequence[Pooled]) -> Figure:
     return Figure(
         "reliability",
         "Reliability",
-        "Of the images that a method is so sure of, how many does it get right? On the diagonal confidence "
-        "is honest; below "
-        "it the method is too sure. Solid: as it is; dotted: after temperature scaling on source validation.",
+        "Of the images that a method is so sure of, how many does it get right? On the diagonal "
+        "confidence is honest; below it the method is too sure. All unseen domains of a method are "
+        "taken together. Solid: as it is; dotted: after temperature scaling on source validation.",
         "Reliability diagrams on the unseen domain for " + ", ".join(one.title for one in pooled) + ".",
         drawing("reliability", draw, width=max(2.2 * len(pooled), 4.0), height=2.8),
         ("method", "kind", "bin", "images", "confidence", "accuracy"),
@@ -182,9 +182,8 @@ def _risk_and_coverage(pooled: Sequence[Pooled]) -> Figure:
     return Figure(
         "risk-coverage",
         "Risk against coverage",
-        "If the method may decline to answer what it is least sure of, how many of its answers are wrong? "
-        "A curve that "
-        "stays low for long knows its errors. AURC is the mean height.",
+        "If the method may decline to answer what it is least sure of, how many of its answers are "
+        "wrong? A curve that stays low for long knows its errors. AURC is the mean height.",
         "Risk-coverage curves on the unseen domain for " + ", ".join(curves) + ".",
         drawing("risk-coverage", draw, width=5.5, height=3.4),
         ("method", "coverage", "risk"),
@@ -222,10 +221,9 @@ def _parts_of_entropy(pooled: Sequence[Pooled]) -> Figure:
         "entropy",
         "Where uncertainty comes from",
         "Mean entropy of the predictions, apart for right and wrong answers, divided into what is left "
-        "when the classifier "
-        "is known (of the data) and what comes from drawn classifiers that disagree (of the model). A "
-        "useful uncertainty is "
-        "much higher for wrong answers. A method with one classifier has no model part.",
+        "when the classifier is known (of the data) and what comes from drawn classifiers that disagree "
+        "(of the model). A useful uncertainty is much higher for wrong answers. A method with one "
+        "classifier has no model part.",
         "Stacked bars of data and model entropy for right and wrong answers of "
         + ", ".join(o.title for o in pooled)
         + ".",
@@ -276,10 +274,9 @@ def _numbers(pooled: Sequence[Pooled]) -> Figure:
     return Figure(
         "uncertainty",
         "Uncertainty in numbers",
-        "Calibration error, negative log likelihood, Brier score and AURC (lower is better in all four), "
-        "and how well the "
-        "entropy tells wrong answers from right ones (AUROC, higher is better); hatched: after temperature "
-        "scaling.",
+        "Calibration error, negative log likelihood, Brier score and AURC (lower is better in all "
+        "four), and how well the entropy tells wrong answers from right ones (AUROC, higher is better); "
+        "hatched: after temperature scaling.",
         "Bars of ECE, NLL, Brier, AURC and AUROC for " + ", ".join(one.title for one in pooled) + ".",
         drawing("uncertainty", draw, width=8.5, height=0.32 * len(rows) + 0.8),
         ("method", "kind", "accuracy", "ece", "nll", "brier", "aurc", "auroc_of_errors"),
