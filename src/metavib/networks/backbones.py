@@ -159,14 +159,15 @@ class SqueezeNet(Backbone):
     normalisation = IMAGENET
     imagenet_weights = models.SqueezeNet1_0_Weights.IMAGENET1K_V1
     head_keys = ("classifier.1.",)
+    fewer_passes = False  # `in_fewer_passes` on a GPU: off until it has been measured there
 
     def __init__(self) -> None:
         super().__init__()
         self.features = models.squeezenet1_0(weights=None).features
 
     def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
-        maps = self.in_fewer_passes(images) if kernels.serve(images.device) else self.features(images)
-        return maps.mean((2, 3))
+        fused = self.fewer_passes and kernels.serve(images.device)
+        return (self.in_fewer_passes(images) if fused else self.features(images)).mean((2, 3))
 
     def in_fewer_passes(self, images: Tensor) -> Tensor:
         """What `features` computes; but all that follows a convolution is done by `activated`."""
