@@ -16,7 +16,8 @@ from typing import Any
 
 from metavib.algorithms import TITLES
 from metavib.paper import table_named
-from metavib.reproduction import MeasuredRow, Reproduction, body, from_json, significance
+from metavib.reproduction import MeasuredRow, Reproduction, from_json, significance
+from metavib.reproduction_formats import body
 from metavib.terminal import mean_and_deviation
 
 ROOT = Path(__file__).parents[1]

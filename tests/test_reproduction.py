@@ -17,11 +17,7 @@ from metavib.reproduction import (
     Choices,
     MeasuredRow,
     Reproduction,
-    as_csv,
     as_json,
-    as_latex,
-    as_markdown,
-    body,
     cells_of,
     from_json,
     measured,
@@ -29,6 +25,7 @@ from metavib.reproduction import (
     run_record,
     significance,
 )
+from metavib.reproduction_formats import as_csv, as_latex, as_markdown, body
 
 TABLE = Table(
     name="small",

@@ -14,8 +14,6 @@ from typing import Any
 
 from metavib import atomic
 from metavib.cells import Cell
-from metavib.data.catalog import open_dataset
-from metavib.data.splits import split_domains
 from metavib.errors import UserError
 from metavib.experiment import Experiment, flat
 from metavib.grid import run_grid
@@ -65,20 +63,9 @@ class Choice:
 def question(candidates: Sequence[Cell], data_root: Path | None) -> Question:
     """Which of these runs? Equal ones are asked about once."""
     experiment = candidates[0].experiment
-    dataset = open_dataset(
-        experiment.dataset,
-        data_root=data_root,
-        protocol=experiment.protocol or None,
-        seed=experiment.seed,
-    )
+    dataset = experiment.dataset_in(data_root)
     # Errors of the run in the end, before its folds are trained.
-    split_domains(
-        dataset,
-        experiment.target,
-        seed=experiment.seed,
-        validation_share=experiment.training.validation_share,
-        without=experiment.without,
-    )
+    experiment.split_of(dataset)
     found = Question(tuple(dict.fromkeys(candidates)), tuple(dataset.domains))
     if len(found.folds(candidates[0])) < 3:
         raise UserError(

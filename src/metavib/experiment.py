@@ -7,9 +7,13 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from metavib.algorithms import algorithm_named
+from metavib.data.catalog import open_dataset
+from metavib.data.dataset import Dataset
+from metavib.data.splits import Split, split_domains
 from metavib.data.transforms import Augmentation
 from metavib.errors import UserError, unknown_name
 from metavib.evaluate import Evaluation
@@ -42,6 +46,20 @@ class Experiment:
     def to_json(self) -> dict[str, Any]:
         """Plain values, in the form that `experiment_from` and a YAML file have."""
         return dataclasses.asdict(self)
+
+    def dataset_in(self, data_root: Path | None) -> Dataset:
+        """The dataset that the run learns from and is measured on."""
+        return open_dataset(self.dataset, data_root=data_root, protocol=self.protocol or None, seed=self.seed)
+
+    def split_of(self, dataset: Dataset) -> Split:
+        """Who plays which role in the run. Opens no image."""
+        return split_domains(
+            dataset,
+            self.target,
+            seed=self.seed,
+            validation_share=self.training.validation_share,
+            without=self.without,
+        )
 
     def identity(self) -> str:
         """The hash of what decides the run."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import statistics
 from collections.abc import Sequence
@@ -19,7 +17,6 @@ from metavib.evaluate import MEASURES
 from metavib.experiment import experiment_from, shared_out
 from metavib.grid import Done
 from metavib.paper import Row, Table, table_named
-from metavib.terminal import mean_and_deviation
 
 MEASURE = "class_averaged_accuracy"  # the paper's: the mean of the accuracies of all classes
 AVERAGED = ("erm+swad", "metavib+swad")  # what one would try today before a new loss
@@ -206,75 +203,6 @@ def significance(one: MeasuredRow, other: MeasuredRow) -> float | None:
     return float(2 * stats.t.sf(abs(t), len(differences) - 1))
 
 
-def body(reproduction: Reproduction) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: ours with deviation over seeds, the paper's below each, difference and significance."""
-    table, targets, reference = reproduction.table, reproduction.targets, reproduction.reference()
-    whole = set(targets) == set(table.targets)
-    lines = []
-    for own in reproduction.rows:
-        means = own.by_seed(targets)
-        mean = statistics.mean(means) if means else None
-        printed = own.row.mean if whole else None
-        difference = f"{mean - printed:+.2f}" if mean is not None and printed is not None else ""
-        p = significance(reference, own) if reference is not None and own is not reference else None
-        cells = [mean_and_deviation(own.of_target(target)) for target in targets]
-        lines.append([own.row.title, *cells, mean_and_deviation(means), difference, _p(p)])
-        if any(own.row.value(table, target) is not None for target in targets):
-            printed_cells = [_printed(own.row.value(table, target)) for target in targets]
-            lines.append([f"{own.row.title}, paper", *printed_cells, _printed(printed), "", ""])
-    measured_titles = {own.row.title for own in reproduction.rows}
-    for row in table.rows:
-        if row.title not in measured_titles:
-            cells = [_printed(row.value(table, target)) for target in targets]
-            lines.append([f"{row.title}, paper", *cells, _printed(row.mean if whole else None), "", ""])
-    return ["", *targets, "mean", "ours - paper", "p"], lines
-
-
-def as_markdown(reproduction: Reproduction) -> str:
-    """The table in Markdown."""
-    header, lines = body(reproduction)
-    rows = [header, ["---"] * len(header), *lines]
-    return f"{reproduction.caption}\n\n" + "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
-
-
-def as_latex(reproduction: Reproduction) -> str:
-    """The table in LaTeX, for booktabs."""
-    header, lines = body(reproduction)
-
-    def line(cells: Sequence[str]) -> str:
-        escaped = (cell.replace("_", r"\_").replace("%", r"\%").replace("+-", r"$\pm$") for cell in cells)
-        return " & ".join(escaped) + r" \\"
-
-    caption = reproduction.caption.replace("_", r"\_").replace("%", r"\%")
-    return "\n".join(
-        [
-            r"\begin{table}",
-            rf"\caption{{{caption}}}",
-            rf"\begin{{tabular}}{{l{'c' * (len(header) - 1)}}}",
-            r"\toprule",
-            line(header),
-            r"\midrule",
-            *map(line, lines),
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-            "",
-        ]
-    )
-
-
-def as_csv(reproduction: Reproduction) -> str:
-    """One measured run a line."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", "target", "seed", "class_averaged_accuracy", "paper"])
-    for own in reproduction.rows:
-        for (target, seed), value in own.values.items():
-            printed = own.row.value(reproduction.table, target)
-            writer.writerow([own.row.title, target, seed, f"{value:.4f}", "" if printed is None else printed])
-    return text.getvalue()
-
-
 def as_json(reproduction: Reproduction) -> dict[str, Any]:
     """Everything, in plain values."""
     table, reference = reproduction.table, reproduction.reference()
@@ -331,13 +259,3 @@ def _caption(table: Table, choices: Choices, results: dict[str, Any]) -> str:
             f"{averaged}{choices.chosen_by}{results['protocol']}. p: paired t-test over targets and seeds.",
         ]
     )
-
-
-def _printed(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
-
-
-def _p(value: float | None) -> str:
-    if value is None:
-        return ""
-    return "< .001" if value < 0.001 else f"{value:.3f}".removeprefix("0")

@@ -12,11 +12,11 @@ import torch
 
 from metavib import atomic
 from metavib.algorithms.base import Algorithm
-from metavib.data.catalog import default_data_root, open_dataset
+from metavib.data.catalog import default_data_root
 from metavib.data.dataset import Dataset
 from metavib.data.dataset import Progress as Reading
 from metavib.data.prepared import Sources, open_sources, open_target
-from metavib.data.splits import Split, split_domains
+from metavib.data.splits import Split
 from metavib.errors import UserError
 from metavib.evaluate import AstrayError, embed, measure
 from metavib.experiment import Experiment, differences, experiment_from
@@ -77,20 +77,9 @@ def open_run(
     known = {} if known is None else known
     key = (experiment.dataset, experiment.protocol, experiment.seed)
     if key not in known:
-        known[key] = open_dataset(
-            experiment.dataset,
-            data_root=surroundings.data_root,
-            protocol=experiment.protocol or None,
-            seed=experiment.seed,
-        )
+        known[key] = experiment.dataset_in(surroundings.data_root)
     dataset = known[key]
-    split = split_domains(
-        dataset,
-        experiment.target,
-        seed=experiment.seed,
-        validation_share=experiment.training.validation_share,
-        without=experiment.without,
-    )
+    split = experiment.split_of(dataset)
     check_episode(experiment, split)
     algorithm = prepared_algorithm(experiment, len(split.classes), surroundings)
     sources = open_sources(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,15 @@ import torch
 from torch import Tensor
 
 from metavib import checkpoint as checkpoints
-from metavib.averaging import Valley
 from metavib.checkpoint import Checkpoint
 from metavib.data.prepared import LabelledRows
 from metavib.evaluate import AtMean, embed, measure_at_mean
 from metavib.experiment import Experiment
 from metavib.information_recording import InformationProbe, probe_of, recording_steps
-from metavib.optimization import NonFiniteError, Training, learning_rate_at
+from metavib.optimization import NonFiniteError, learning_rate_at
 from metavib.program import Program, Trainee
 from metavib.run_directory import RunDirectory
+from metavib.selection import RunState, selects
 
 LOGGED = 100  # records of the losses in a run's log, evenly spread
 SAVING_SHARE = 0.05  # of the time that writing checkpoints may take
@@ -109,52 +108,6 @@ def validate(run: Run) -> AtMean:
     """Accuracy and loss on the validation images, with all that prediction needs from the training ones."""
     run.algorithm.absorb(run.sources.train.batches())
     return measure_at_mean(run.algorithm, embed(run.algorithm, run.validation.batches()))
-
-
-@dataclass
-class RunState:
-    """What the loop knows of a run: the model that the selection rule keeps, and whether it still goes on."""
-
-    best_accuracy: float = 0.0
-    accuracy: float | None = None  # of the model that is kept
-    step: int | None = None  # of the model that is kept
-    waited: int = 0  # validations since the best one
-    stopped: int | None = None  # the step after which patience, or the valley of the loss, ended
-    failure: str | None = None
-    valley: Valley = field(default_factory=Valley)  # of swad
-
-    @classmethod
-    def restored(cls, values: Mapping[str, Any]) -> RunState:
-        """The state that `asdict` made plain."""
-        return cls(**{**values, "valley": Valley(**values["valley"])})
-
-    @property
-    def going(self) -> bool:
-        """Whether the run still trains."""
-        return self.stopped is None and self.failure is None
-
-    def consider(self, step: int, accuracy: float, images: int, settings: Training) -> bool:
-        """Whether to keep the parameters of this step: unless they are worse by more than chance.
-
-        The one-standard-error rule (Breiman et al. 1984): a few hundred validation images cannot tell models
-        apart that differ by less, and of those the one that was trained longest is kept.
-        """
-        self.waited = 0 if accuracy > self.best_accuracy else self.waited + 1
-        if settings.patience and self.waited >= settings.patience:
-            self.stopped = step
-        self.best_accuracy = max(self.best_accuracy, accuracy)
-        forgiven = math.sqrt(self.best_accuracy * (1.0 - self.best_accuracy) / images)
-        if settings.selection == "oracle":
-            forgiven = 0.0  # it knows
-        if settings.selection == "last" or accuracy >= self.best_accuracy - forgiven:
-            self.accuracy, self.step = accuracy, step
-            return selects(settings)
-        return False
-
-
-def selects(settings: Training) -> bool:
-    """Whether a model is kept by validation; the steps that swad averages are chosen by its own rule."""
-    return settings.selection != "last" and settings.average != "swad"
 
 
 class _Training:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from metavib.commands.train import show_results
-from metavib.data.catalog import open_dataset
 from metavib.data.prepared import open_target, training_digests
 from metavib.data.splits import split_domains
 from metavib.device import resolve_device
@@ -30,19 +29,11 @@ def run(arguments: argparse.Namespace) -> int:
     device = resolve_device(arguments.device)
     algorithm, description = load_model(directory.model, device)
     root = Path(arguments.data) if arguments.data else None
-    dataset = open_dataset(
-        experiment.dataset, data_root=root, protocol=experiment.protocol or None, seed=experiment.seed
-    )
+    dataset = experiment.dataset_in(root)
     domain = arguments.domain or experiment.target
     if domain not in dataset.domains:
         raise unknown_name("domain", domain, dataset.domains)
-    split = split_domains(
-        dataset,
-        experiment.target,
-        seed=experiment.seed,
-        validation_share=experiment.training.validation_share,
-        without=experiment.without,
-    )
+    split = experiment.split_of(dataset)
     if split.digest(dataset) != recorded_split:
         raise UserError(
             f"the images changed since the run in {directory.path} was made: it would mix up roles."

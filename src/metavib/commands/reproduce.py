@@ -15,6 +15,7 @@ from typing import Any, final
 
 from metavib import atomic
 from metavib import reproduction as tables
+from metavib import reproduction_formats as formats
 from metavib.capacity import Estimate, estimate
 from metavib.cells import Cell
 from metavib.commands.train import assignments_from, stop_requested
@@ -101,9 +102,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def tell(result: tables.Reproduction, out: Path, *, as_json: bool) -> int:
     """Print and write the table; the exit status."""
-    header, lines = tables.body(result)
+    header, lines = formats.body(result)
     say(f"\n{result.caption}\n\n{table(header, lines)}")
-    written = {"md": tables.as_markdown(result), "tex": tables.as_latex(result), "csv": tables.as_csv(result)}
+    written = {
+        "md": formats.as_markdown(result),
+        "tex": formats.as_latex(result),
+        "csv": formats.as_csv(result),
+    }
     for ending, text in written.items():
         atomic.write_text(out / f"table.{ending}", text)
     record = tables.as_json(result)

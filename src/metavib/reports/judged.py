@@ -9,9 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metavib.data.catalog import open_dataset
 from metavib.data.prepared import LabelledRows, open_sources, open_target
-from metavib.data.splits import split_domains
 from metavib.errors import UserError
 from metavib.evaluate import embed
 from metavib.functional.predictive import Predictive
@@ -76,16 +74,8 @@ def judge(run: RunRecord, data_root: Path | None, device: torch.device) -> Judge
     """Load the model and let it answer. Raises `UserError` where model or images are not there any more."""
     experiment = run.experiment
     algorithm, _ = load_model(run.directory.model, device)
-    dataset = open_dataset(
-        experiment.dataset, data_root=data_root, protocol=experiment.protocol or None, seed=experiment.seed
-    )
-    split = split_domains(
-        dataset,
-        experiment.target,
-        seed=experiment.seed,
-        validation_share=experiment.training.validation_share,
-        without=experiment.without,
-    )
+    dataset = experiment.dataset_in(data_root)
+    split = experiment.split_of(dataset)
     if split.digest(dataset) != run.results["split"]:
         raise UserError(f"the images changed since the run in {run.directory.path} was made.")
     preprocessing = preprocessing_of(algorithm.backbone)
