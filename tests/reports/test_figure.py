@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from metavib.reports.figure import DOTS_PER_INCH, INK, Figure, drawing, for_a_page, spread
+from metavib.reports.figure import DOTS_PER_INCH, INK, Figure, drawing, for_a_page
 
 
 def a_line(canvas: Any) -> None:
@@ -59,8 +59,3 @@ def test_in_a_page_it_is_as_wide_as_there_is_room_and_has_the_ink_of_the_text(fi
     assert INK not in placed
     assert "currentColor" in placed
     assert "a &lt; b &amp; c" in placed
-
-
-def test_spread_is_mean_and_deviation():
-    assert spread([3.0]) == (3.0, 0.0)
-    assert spread([1.0, 2.0, 3.0]) == (2.0, 1.0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,11 +113,3 @@ def _escaped(text: str) -> str:
 
 def _plain(cell: str | int | float) -> str:
     return f"{cell:.6g}" if isinstance(cell, float) else str(cell)
-
-
-def spread(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and deviation, 0 for a single value."""
-    mean = sum(values) / len(values)
-    if len(values) == 1:
-        return mean, 0.0
-    return mean, (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5

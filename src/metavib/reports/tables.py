@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +13,6 @@ from metavib.experiment import flat
 from metavib.paper import TABLES
 from metavib.paper import Row as PaperRow
 from metavib.paper import Table as PaperTable
-from metavib.reports.figure import spread
 from metavib.reports.records import Group, RunRecord
 
 # What differs between the runs of one row, or stands in its title already. A preset decides nothing by itself.
@@ -192,8 +192,8 @@ def _values(
 
 
 def _value(values: Sequence[float]) -> Value:
-    mean, deviation = spread(values)
-    return Value(mean, deviation if len(values) > 1 else None, len(values))
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return Value(statistics.fmean(values), deviation, len(values))
 
 
 def _with_best(rows: Sequence[Row], measure: Measure) -> list[Row]:
