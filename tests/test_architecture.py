@@ -25,7 +25,7 @@ LAYERS = [
     {"data", "networks"},
     {"algorithms"},
     {"optimization", "evaluate"},
-    {"recipes", "information_recording", "selection"},
+    {"recipes", "information_recording", "selection", "calibration"},
     {"experiment"},
     {"run_directory", "cells"},
     {"checkpoint", "model", "program"},
@@ -35,6 +35,7 @@ LAYERS = [
         "serving",
         "reports",
     },  # whoever serves or shows a model never imports a trainer
+    {"run_checks"},
     {"runner"},
     {"capacity"},
     {"grid", "bench"},

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from metavib.serving.predictor import Prediction as Prediction
+    from metavib.serving.predictor import Predictor as Predictor
     from metavib.serving.predictor import load as load
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "load"]
+
+_MODULES = {
+    "Prediction": "metavib.serving.predictor",
+    "Predictor": "metavib.serving.predictor",
+    "load": "metavib.serving.predictor",
+}
+__all__ = ["Prediction", "Predictor", "__version__", "load"]
 
 
 def __getattr__(name: str) -> object:
     """Import on first use, so that `metavib --help` need not wait for torch."""
-    if name == "load":
-        from metavib.serving.predictor import load
-
-        return load
-    raise AttributeError(f"module 'metavib' has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'metavib' has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)

@@ -19,8 +19,9 @@ from metavib.experiment import Experiment
 from metavib.networks.backbones import BACKBONES
 from metavib.program import Program, Trainee, sampler_of
 from metavib.randomness import normal
+from metavib.run_checks import check_directory
 from metavib.run_directory import RunDirectory
-from metavib.runner import Surroundings, check_directory, open_run
+from metavib.runner import Surroundings, open_run
 
 WIDEST = 128  # more runs than this fill any GPU, and their checkpoint would be large
 SHARE_OF_FREE_MEMORY = 0.7

@@ -81,6 +81,15 @@ def prediction_noise(algorithm: Algorithm, seed: int, repeat: int, chunk: int, f
     return noise
 
 
+def shared_noise(algorithm: Algorithm, seed: int, device: torch.device) -> Noise | None:
+    """Draws that every image sees alike, as a predictor has them; None for a method without draws."""
+    noise = {
+        purpose: normal(key_of(seed, "prediction", purpose), shape, device)
+        for purpose, shape in algorithm.prediction_noise_shapes(1).items()
+    }
+    return noise or None
+
+
 @dataclass(frozen=True)
 class AtMean:
     """What one prediction with every distribution at its mean says: quick, and free of noise."""

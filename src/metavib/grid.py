@@ -26,8 +26,9 @@ from metavib.data.dataset import Dataset
 from metavib.errors import UserError
 from metavib.evaluate import AstrayError
 from metavib.optimization import NonFiniteError
+from metavib.run_checks import check_directory
 from metavib.run_directory import RunDirectory
-from metavib.runner import Surroundings, check_directory, open_run, train_and_measure
+from metavib.runner import Surroundings, open_run, train_and_measure
 from metavib.trainer import Progress, identity_of, slice_checkpoint
 
 

@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from metavib import atomic
 from metavib.algorithms import algorithm_named
 from metavib.algorithms.base import Algorithm
+from metavib.calibration import Calibration, calibration_from
 from metavib.data.transforms import Preprocessing
 from metavib.errors import UserError
 from metavib.networks.backbone import Backbone
@@ -40,6 +41,7 @@ class ModelDescription:
     seed: int
     experiment: str
     split: str
+    calibration: Calibration | None = None  # older models have none, and those without validation images
 
 
 def build_algorithm(
@@ -92,10 +94,11 @@ def load_model(path: Path, device: torch.device) -> tuple[Algorithm, ModelDescri
     try:
         sha256 = record.pop("sha256")
         record = {name: tuple(v) if isinstance(v, list) else v for name, v in record.items()}
+        record["calibration"] = calibration_from(record.get("calibration"))
         description = ModelDescription(**record)
         config = algorithm_named(description.algorithm).Config(**description.method)
         backbone = BACKBONES[description.backbone]()
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{folder}/config.json does not describe a model: {error}.") from error
     if description.frozen_normalisation:
         backbone.freeze_normalisation()

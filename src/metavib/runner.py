@@ -12,18 +12,20 @@ import torch
 
 from metavib import atomic
 from metavib.algorithms.base import Algorithm
+from metavib.calibration import calibrate
 from metavib.data.catalog import default_data_root
 from metavib.data.dataset import Dataset
 from metavib.data.dataset import Progress as Reading
-from metavib.data.prepared import Sources, open_sources, open_target
+from metavib.data.prepared import open_sources, open_target
 from metavib.data.splits import Split
 from metavib.errors import UserError
-from metavib.evaluate import AstrayError, embed, measure
-from metavib.experiment import Experiment, differences, experiment_from
+from metavib.evaluate import AstrayError, Embedded, embed, measure
+from metavib.experiment import Experiment
 from metavib.model import ModelDescription, build_algorithm, preprocessing_of, save_model
 from metavib.networks.backbones import BACKBONES
 from metavib.provenance import FORMAT, describe_run
-from metavib.run_directory import RunDirectory, read_json
+from metavib.run_checks import check_directory, check_episode, check_selection
+from metavib.run_directory import RunDirectory
 from metavib.trainer import Progress, Run, train
 
 
@@ -163,6 +165,7 @@ def finish(opened: Opened, surroundings: Surroundings) -> dict[str, Any]:
     algorithm, sources, directory = opened.run.algorithm, opened.run.sources, opened.run.directory
     digest = opened.run.split
     preprocessing = preprocessing_of(algorithm.backbone)
+    validation = embed(algorithm, sources.validation.batches()) if len(sources.validation) else None
     description = ModelDescription(
         algorithm=experiment.algorithm,
         method=asdict(experiment.method),
@@ -175,6 +178,7 @@ def finish(opened: Opened, surroundings: Surroundings) -> dict[str, Any]:
         seed=experiment.seed,
         experiment=experiment.identity(),
         split=digest,
+        calibration=calibrate(algorithm, validation) if validation else None,
     )
     save_model(directory.model, algorithm, description)
     target, target_record = open_target(
@@ -189,8 +193,8 @@ def finish(opened: Opened, surroundings: Surroundings) -> dict[str, Any]:
     for skipped in target_record["skipped_files"]:
         surroundings.say(f"left out {skipped}")
 
-    def measured(batches: Any) -> dict[str, Any]:
-        return measure(algorithm, embed(algorithm, batches), experiment.seed, experiment.evaluation)
+    def measured(embedded: Embedded) -> dict[str, Any]:
+        return measure(algorithm, embedded, experiment.seed, experiment.evaluation)
 
     results = {
         "format": FORMAT,
@@ -209,63 +213,12 @@ def finish(opened: Opened, surroundings: Surroundings) -> dict[str, Any]:
         "without": list(experiment.without),
         "classes": list(split.classes),
         "unseen_domain": split.target,
-        "unseen": measured(target.batches()),
-        "source_validation": measured(sources.validation.batches()) if len(sources.validation) else None,
+        "unseen": measured(embed(algorithm, target.batches())),
+        "source_validation": measured(validation) if validation else None,
         "data": sources.record | {"target": target_record},
     }
     atomic.write_json(directory.results, results)
     return results
-
-
-def check_directory(
-    directory: RunDirectory, experiment: Experiment, data: dict[str, Any] | None = None
-) -> dict[str, Any] | None:
-    """The results of a finished run of this very experiment, None for a new or unfinished one."""
-    if not directory.experiment.exists():
-        if directory.path.exists() and (not directory.path.is_dir() or any(directory.path.glob("[!.]*"))):
-            raise UserError(
-                f"{directory.path} is there already and is no run directory. Choose another --out."
-            )
-        return None
-    record = read_json(directory.experiment)
-    if record.get("format") != FORMAT:
-        raise UserError(f"{directory.path} was made by another version of metavib. Choose another --out.")
-    try:
-        other = experiment_from(record["experiment"])
-        changed = [name for name in ("split", "content") if data and record["data"][name] != data[name]]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{directory.experiment} is damaged: {error!r}. Choose another --out.") from error
-    if other.identity() != experiment.identity():
-        raise UserError(
-            f"{directory.path} holds another experiment ({'; '.join(differences(other, experiment)[:4])}). "
-            "Choose another --out."
-        )
-    if changed:
-        raise UserError(
-            f"the images changed since the run in {directory.path} began (their {changed[0]} differs). "
-            "Restore them, or choose another --out."
-        )
-    return read_json(directory.results) if directory.results.exists() else None
-
-
-def check_episode(experiment: Experiment, split: Split) -> None:
-    """An episode must have room for every class."""
-    if experiment.training.images_per_domain < len(split.classes):
-        raise UserError(
-            f"images_per_domain = {experiment.training.images_per_domain} is fewer than the "
-            f"{len(split.classes)} classes: raise it with --set images_per_domain={len(split.classes)}."
-        )
-
-
-def check_selection(experiment: Experiment, sources: Sources) -> None:
-    """Selecting by source validation takes validation images, and swad has a rule of its own."""
-    training = experiment.training
-    if training.average == "swad" and training.selection == "oracle":
-        raise UserError("swad chooses its steps by source validation: it cannot be selected by the oracle.")
-    if training.average == "swad" and len(sources.validation) == 0:
-        raise UserError("swad needs source validation images: raise validation_share, or use --average ema.")
-    if training.selection == "source-validation" and len(sources.validation) == 0:
-        raise UserError("there are no source validation images to select by: use --set selection=last.")
 
 
 def prepared_algorithm(experiment: Experiment, classes: int, surroundings: Surroundings) -> Algorithm:

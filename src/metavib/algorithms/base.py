@@ -62,6 +62,10 @@ class Algorithm(nn.Module, ABC):
     def predictive(self, embedded: Float[Tensor, "batch features"], noise: Noise | None) -> Predictive:
         """The prediction from what `embed` gave; without noise every distribution stands at its mean."""
 
+    def class_means(self) -> Float[Tensor, "classes features"] | None:
+        """What `embed` gives for the source classes on average; None for a method that does not keep it."""
+        return None
+
     def prediction_noise_shapes(self, batch: int) -> Shapes:
         """The noise that `predictive` takes. A batch of 1 serves any number of images: all see the same draws."""
         return {}

@@ -188,6 +188,9 @@ class ProbabilisticClassifier(Algorithm):
         self.classifier_mean.copy_(classifier.mean)
         self.classifier_log_variance.copy_(classifier.log_variance)
 
+    def class_means(self) -> Float[Tensor, "classes features"]:
+        return self.class_features
+
     def predictive(self, embedded: Float[Tensor, "batch features"], noise: Noise | None) -> Predictive:
         if noise is None:
             classifiers = self.classifier_mean.unsqueeze(0)

@@ -70,8 +70,13 @@ def decode(data: bytes, name: str, size: int) -> UInt8[np.ndarray, "3 {size} {si
         # Lets a JPEG decoder leave out detail, down to twice the size that is needed.
         image.draft(None, (2 * size, 2 * size))
         image.load()
-        resized = _in_colour(_upright(image)).resize((size, size), Image.Resampling.BILINEAR)
-        return np.ascontiguousarray(np.asarray(resized).transpose(2, 0, 1))
+        return squashed(image, size)
+
+
+def squashed(image: Image.Image, size: int) -> UInt8[np.ndarray, "3 {size} {size}"]:
+    """An opened image in RGB, upright, squashed to size x size (bilinear with antialiasing)."""
+    resized = _in_colour(_upright(image)).resize((size, size), Image.Resampling.BILINEAR)
+    return np.ascontiguousarray(np.asarray(resized).transpose(2, 0, 1))
 
 
 def decode_all(root: Path, names: Sequence[str], size: int) -> Generator[Row]:

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from metavib.data.prepared import LabelledRows, open_sources, open_target
 from metavib.errors import UserError
-from metavib.evaluate import embed
+from metavib.evaluate import embed, shared_noise
 from metavib.functional.predictive import Predictive
 from metavib.model import load_model, preprocessing_of
-from metavib.randomness import key_of, normal, permutation
+from metavib.randomness import key_of, permutation
 from metavib.reports.records import RunRecord
 
 SAMPLED = 80  # images of each domain whose features are drawn
@@ -81,17 +81,14 @@ def judge(run: RunRecord, data_root: Path | None, device: torch.device) -> Judge
     preprocessing = preprocessing_of(algorithm.backbone)
     sources = open_sources(dataset, split, preprocessing, device, skip_bad=True)
     target, _ = open_target(dataset, split, preprocessing, device, sources.digests, skip_bad=True)
-    noise = {
-        purpose: normal(key_of(experiment.seed, "prediction", purpose), shape, device)
-        for purpose, shape in algorithm.prediction_noise_shapes(1).items()
-    }
+    noise = shared_noise(algorithm, experiment.seed, device)
 
     @torch.no_grad()
     def answers(rows: LabelledRows) -> Answers:
         embedded = embed(algorithm, rows.batches())
         parts = []
         for features in embedded.features.split(256):
-            drawn: Predictive = algorithm.predictive(features, noise or None)
+            drawn: Predictive = algorithm.predictive(features, noise)
             means = algorithm.predictive(features, None).probabilities()
             parts.append((drawn.probabilities(), drawn.by_classifier(), means))
         probabilities, by_classifier, at_mean = zip(*parts, strict=True)

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from metavib.algorithms.base import Algorithm
+from metavib.calibration import check_coverage
 from metavib.data.images import decode, read
 from metavib.data.transforms import with_channels
 from metavib.device import resolve_device
-from metavib.errors import UserError
+from metavib.errors import UserError, unknown_name
+from metavib.evaluate import shared_noise
+from metavib.functional.predictive import Predictive
 from metavib.model import ModelDescription, load_model, preprocessing_of
-from metavib.randomness import key_of, normal
+from metavib.serving.pixels import one_by_one, pixels_of
 
 BATCH = 64
+MODES = ("sampled", "mean")
+
+Mode = Literal["sampled", "mean"]
 
 
 @dataclass(frozen=True)
@@ -26,27 +35,47 @@ class Prediction:
 
     label: str
     probability: float
-    probabilities: dict[str, float]
+    probabilities: dict[str, float]  # by class, in the model's order
     entropy: float  # in nats: all uncertainty
     model_entropy: float  # the part of it that comes from disagreeing classifiers
+    unsure: (
+        bool | None
+    )  # more entropy than the chosen coverage allows; None where the model has no thresholds
+    classifiers: tuple[
+        tuple[float, ...], ...
+    ]  # class probabilities under each drawn classifier, where any is
+    distances: dict[
+        str, float
+    ]  # of the image's feature to each source class mean; 1 is usual for one's own class
 
 
 class Predictor:
     """A trained model, ready to classify.
 
     Every image sees the same draws, which depend on the seed alone: an answer does not depend on the images
-    beside it.
+    beside it. In the mode "mean" nothing is drawn.
     """
 
     def __init__(
-        self, algorithm: Algorithm, description: ModelDescription, device: torch.device, seed: int = 0
+        self,
+        algorithm: Algorithm,
+        description: ModelDescription,
+        device: torch.device,
+        seed: int = 0,
+        mode: str = "sampled",
+        coverage: float = 0.9,
     ) -> None:
+        if mode not in MODES:
+            raise unknown_name("mode", mode, MODES)
+        check_coverage(coverage)
         self.algorithm, self.description, self.device = algorithm, description, device
         self.preprocessing = preprocessing_of(algorithm.backbone)
-        self.noise = {
-            purpose: normal(key_of(seed, "prediction", purpose), shape, device)
-            for purpose, shape in algorithm.prediction_noise_shapes(1).items()
-        }
+        self.mode, self.coverage = cast(Mode, mode), coverage
+        self.noise = shared_noise(algorithm, seed, device) if mode == "sampled" else None
+        calibration = description.calibration
+        self.threshold = calibration.threshold(mode, coverage) if calibration else None
+        self._class_means = algorithm.class_means()
+        self._class_distance = calibration.class_distance if calibration else None
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -54,48 +83,104 @@ class Predictor:
         return self.description.classes
 
     def open(self, path: str | Path) -> np.ndarray:
-        """The pixels of an image file as the model takes them."""
-        return decode(read(Path(path), str(path)), str(path), self.preprocessing.size)
+        """The pixels of an image file as the model takes them: uint8 [channels, size, size]."""
+        return self.decode(read(Path(path), str(path)), str(path))
+
+    def decode(self, content: bytes, name: str) -> np.ndarray:
+        """The same from the bytes of a file; `UserError` says by this name what is wrong with them."""
+        pixels = decode(content, name, self.preprocessing.size)
+        return with_channels(pixels[None], self.preprocessing.channels)[0]
+
+    def __call__(self, images: Any) -> list[Prediction]:
+        """Answers for Pillow images, arrays, tensors of any size, or paths: one of them or many."""
+        prepared = map(self._pixels, one_by_one(images))
+        answers: list[Prediction] = []
+        while batch := list(itertools.islice(prepared, BATCH)):
+            answers += self.predict(batch)
+        return answers
 
     @torch.no_grad()
     def predict(self, images: Iterable[np.ndarray]) -> list[Prediction]:
-        """Answers for images as `open` gives them: uint8 [channels, size, size]."""
-        pixels = with_channels(np.stack(list(images)), self.preprocessing.channels)
+        """Answers for images as `open` and `decode` give them, as one batch."""
+        given = list(images)
+        if not given:
+            return []
+        pixels = with_channels(self._stacked(given), self.preprocessing.channels)
         batch = self.preprocessing(torch.from_numpy(np.ascontiguousarray(pixels)).to(self.device))
-        answer = self.algorithm.predictive(self.algorithm.embed(batch), self.noise or None)
-        rows = zip(
-            answer.probabilities().tolist(),
-            answer.entropy().tolist(),
-            answer.model_entropy().tolist(),
-            strict=True,
-        )
-        return [self._prediction(*row) for row in rows]
+        embedded = self.algorithm.embed(batch)
+        return self._predictions(self.algorithm.predictive(embedded, self.noise), self._distances(embedded))
 
     def predict_files(self, paths: Iterable[str | Path]) -> Iterator[tuple[str, Prediction]]:
         """Answers for files, in order, some at a time."""
-        waiting: list[tuple[str, np.ndarray]] = []
-        for path in paths:
-            waiting.append((str(path), self.open(path)))
-            if len(waiting) == BATCH:
-                yield from self._answers(waiting)
-                waiting = []
-        if waiting:
-            yield from self._answers(waiting)
+        remaining = iter(paths)
+        while batch := [str(path) for path in itertools.islice(remaining, BATCH)]:
+            yield from zip(batch, self.predict(map(self.open, batch)), strict=True)
 
-    def _answers(self, waiting: list[tuple[str, np.ndarray]]) -> Iterator[tuple[str, Prediction]]:
-        names, images = zip(*waiting, strict=True)
-        yield from zip(names, self.predict(images), strict=True)
+    def _pixels(self, image: Any) -> np.ndarray:
+        if isinstance(image, str | Path):
+            return self.open(image)
+        pixels = pixels_of(image, self.preprocessing.size)
+        return with_channels(pixels[None], self.preprocessing.channels)[0]
 
-    def _prediction(self, probabilities: list[float], entropy: float, model_entropy: float) -> Prediction:
-        best = max(range(len(probabilities)), key=probabilities.__getitem__)
-        named = dict(zip(self.classes, probabilities, strict=True))
-        return Prediction(self.classes[best], probabilities[best], named, entropy, model_entropy)
+    def _stacked(self, images: list[np.ndarray]) -> np.ndarray:
+        size = self.preprocessing.size
+        for image in images:
+            if image.dtype != np.uint8 or image.shape not in ((1, size, size), (3, size, size)):
+                raise UserError(
+                    f"an array of {image.dtype} {list(image.shape)} is not what the model takes (uint8 "
+                    f"[channels, {size}, {size}]): use `open`, `decode`, or call the predictor itself."
+                )
+        return np.stack(images)
+
+    def _distances(self, embedded: Tensor) -> Tensor | None:
+        """How far each image lies from each class mean, in units of what is usual within a class."""
+        if self._class_means is None or self._class_distance is None:
+            return None
+        way = "donot_use_mm_for_euclid_dist"  # the other way loses half of the digits
+        return torch.cdist(embedded, self._class_means, compute_mode=way) / self._class_distance
+
+    def _predictions(self, answer: Predictive, distances: Tensor | None) -> list[Prediction]:
+        probabilities, best = answer.probabilities(), answer.probabilities().max(dim=1)
+        drawn = answer.by_classifier().transpose(0, 1).tolist() if self.noise is not None else None
+        rows = zip(
+            best.indices.tolist(),
+            best.values.tolist(),
+            probabilities.tolist(),
+            answer.entropy().tolist(),
+            answer.model_entropy().tolist(),
+            drawn or itertools.repeat(()),
+            distances.tolist() if distances is not None else itertools.repeat(()),
+            strict=False,
+        )
+        return [
+            Prediction(
+                label=self.classes[index],
+                probability=probability,
+                probabilities=dict(zip(self.classes, of_classes, strict=True)),
+                entropy=entropy,
+                model_entropy=model_entropy,
+                unsure=None if self.threshold is None else entropy > self.threshold,
+                classifiers=tuple(map(tuple, of_classifiers)),
+                distances=dict(zip(self.classes, of_means, strict=False)),
+            )
+            for index, probability, of_classes, entropy, model_entropy, of_classifiers, of_means in rows
+        ]
 
 
-def load(path: str | Path, *, device: str = "auto", seed: int = 0) -> Predictor:
-    """The predictor of a model directory, or of the run directory around it."""
+def load(
+    path: str | Path,
+    *,
+    device: str = "auto",
+    seed: int = 0,
+    mode: str = "sampled",
+    coverage: float = 0.9,
+) -> Predictor:
+    """The predictor of a model directory, or of the run directory around it.
+
+    `coverage` is the share of source validation images that count as sure; the others would have been `unsure`.
+    """
     if not Path(path).is_dir():
         raise UserError(f"there is no model directory {path}.")
     where = resolve_device(device)
     algorithm, description = load_model(Path(path), where)
-    return Predictor(algorithm, description, where, seed)
+    return Predictor(algorithm, description, where, seed, mode, coverage)

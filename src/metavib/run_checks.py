@@ -1,0 +1,63 @@
+"""What is refused before a run begins, in words that say what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from metavib.data.prepared import Sources
+from metavib.data.splits import Split
+from metavib.errors import UserError
+from metavib.experiment import Experiment, differences, experiment_from
+from metavib.provenance import FORMAT
+from metavib.run_directory import RunDirectory, read_json
+
+
+def check_directory(
+    directory: RunDirectory, experiment: Experiment, data: dict[str, Any] | None = None
+) -> dict[str, Any] | None:
+    """The results of a finished run of this very experiment, None for a new or unfinished one."""
+    if not directory.experiment.exists():
+        if directory.path.exists() and (not directory.path.is_dir() or any(directory.path.glob("[!.]*"))):
+            raise UserError(
+                f"{directory.path} is there already and is no run directory. Choose another --out."
+            )
+        return None
+    record = read_json(directory.experiment)
+    if record.get("format") != FORMAT:
+        raise UserError(f"{directory.path} was made by another version of metavib. Choose another --out.")
+    try:
+        other = experiment_from(record["experiment"])
+        changed = [name for name in ("split", "content") if data and record["data"][name] != data[name]]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{directory.experiment} is damaged: {error!r}. Choose another --out.") from error
+    if other.identity() != experiment.identity():
+        raise UserError(
+            f"{directory.path} holds another experiment ({'; '.join(differences(other, experiment)[:4])}). "
+            "Choose another --out."
+        )
+    if changed:
+        raise UserError(
+            f"the images changed since the run in {directory.path} began (their {changed[0]} differs). "
+            "Restore them, or choose another --out."
+        )
+    return read_json(directory.results) if directory.results.exists() else None
+
+
+def check_episode(experiment: Experiment, split: Split) -> None:
+    """An episode must have room for every class."""
+    if experiment.training.images_per_domain < len(split.classes):
+        raise UserError(
+            f"images_per_domain = {experiment.training.images_per_domain} is fewer than the "
+            f"{len(split.classes)} classes: raise it with --set images_per_domain={len(split.classes)}."
+        )
+
+
+def check_selection(experiment: Experiment, sources: Sources) -> None:
+    """Selecting by source validation takes validation images, and swad has a rule of its own."""
+    training = experiment.training
+    if training.average == "swad" and training.selection == "oracle":
+        raise UserError("swad chooses its steps by source validation: it cannot be selected by the oracle.")
+    if training.average == "swad" and len(sources.validation) == 0:
+        raise UserError("swad needs source validation images: raise validation_share, or use --average ema.")
+    if training.selection == "source-validation" and len(sources.validation) == 0:
+        raise UserError("there are no source validation images to select by: use --set selection=last.")

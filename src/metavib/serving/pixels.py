@@ -1,0 +1,82 @@
+"""Images as Python users have them (Pillow, numpy, torch), turned into the pixels that a file would give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from metavib.data.images import squashed
+from metavib.errors import UserError
+
+_CHANNELS = (1, 3, 4)
+
+
+def one_by_one(images: Any) -> Iterator[Any]:
+    """The images of a batch or of an iterable; one image alone comes as itself."""
+    if isinstance(images, str | Path | Image.Image):
+        yield images
+    elif isinstance(images, Tensor | np.ndarray):
+        if images.ndim == 4:
+            yield from images
+        else:
+            yield images
+    elif isinstance(images, Iterable):
+        yield from images
+    else:
+        raise UserError(f"{type(images).__name__} is no image: give Pillow images, arrays, tensors or paths.")
+
+
+def pixels_of(image: Any, size: int) -> np.ndarray:
+    """uint8 [3, size, size] of a Pillow image, an array or a tensor of any size, as a file of it would give."""
+    if isinstance(image, Image.Image):
+        return squashed(image, size)
+    if isinstance(image, Tensor):
+        # Torch's habit is channels first, numpy's and Pillow's channels last; it matters for 3 x 3 images only.
+        return squashed(
+            Image.fromarray(_in_bytes(_channels_last(image.detach().cpu().numpy(), first=True))), size
+        )
+    if isinstance(image, np.ndarray):
+        return squashed(Image.fromarray(_in_bytes(_channels_last(image, first=False))), size)
+    raise UserError(f"{type(image).__name__} is no image: give Pillow images, arrays, tensors or paths.")
+
+
+def _channels_last(values: np.ndarray, *, first: bool) -> np.ndarray:
+    """[height, width] or [height, width, channels]."""
+    if 0 in values.shape or values.ndim not in (2, 3):
+        raise UserError(
+            f"an array of shape {list(values.shape)} is no image: give [height, width], "
+            "[height, width, channels] or [channels, height, width]."
+        )
+    if values.ndim == 2:
+        return values
+    at_the_front, at_the_end = values.shape[0] in _CHANNELS, values.shape[2] in _CHANNELS
+    if not (at_the_front or at_the_end):
+        raise UserError(
+            f"an array of shape {list(values.shape)} has no axis of 1, 3 or 4 channels. Give several grey images "
+            "as a list."
+        )
+    if at_the_front and (first or not at_the_end):
+        values = values.transpose(1, 2, 0)
+    return values[:, :, 0] if values.shape[2] == 1 else values
+
+
+def _in_bytes(values: np.ndarray) -> np.ndarray:
+    """Bytes 0..255, or numbers 0..1 (or True and False), as bytes."""
+    if values.dtype == np.uint8:
+        return np.ascontiguousarray(values)
+    if values.dtype == np.bool_:
+        return values.astype(np.uint8) * 255
+    if not np.issubdtype(values.dtype, np.number) or np.iscomplexobj(values):
+        raise UserError(f"an array of {values.dtype} is no image: give uint8 0..255 or float 0..1.")
+    low, high = float(values.min()), float(values.max())
+    largest = 1.0 if np.issubdtype(values.dtype, np.floating) else 255.0
+    if not (low >= 0.0 and high <= largest):  # also where they are NaN
+        raise UserError(
+            f"an array of {values.dtype} from {low:g} to {high:g} is no image: give uint8 0..255 or float 0..1."
+        )
+    return np.rint(values.astype(np.float64) * (255.0 / largest)).astype(np.uint8)
