@@ -42,6 +42,7 @@ LAYERS = [
     {"reproduction", "cross_validation"},
     {"reproduction_formats"},
     {"commands"},
+    {"arguments"},
     {"cli"},
     {"__main__"},
 ]
@@ -128,7 +129,7 @@ def test_a_kernel_is_imported_only_where_it_is_used() -> None:
 
 
 def test_the_command_line_starts_without_torch() -> None:
-    for unit in ("cli", "errors", "memory", "__init__", "__main__"):
+    for unit in ("cli", "arguments", "errors", "memory", "__init__", "__main__"):
         at_once = {module.partition(".")[0] for module, now in imports_of(ROOT / f"{unit}.py") if now}
         assert at_once <= set(sys.stdlib_module_names) | {"metavib"}
 

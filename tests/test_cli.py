@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from metavib import __version__
-from metavib.cli import COMMANDS, main
+from metavib.arguments import COMMANDS
+from metavib.cli import main
 
 
 def test_help_imports_nothing_heavy():

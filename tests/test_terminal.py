@@ -124,3 +124,20 @@ def test_reading_shows_one_bar_for_each_domain_and_only_where_it_takes_long(
 def test_what_is_said_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     say("a line")
     assert capsys.readouterr() == ("", "a line\n")
+
+
+def test_where_nobody_knows_how_much_there_is_a_bar_counts(clock: Clock, capsys) -> None:
+    with Bar("images", None) as bar:
+        bar.update(0)
+        clock.now += 6
+        bar.update(64)
+    assert capsys.readouterr().err == "images 64\n"
+
+
+def test_a_hidden_bar_only_says_what_it_has_to_say(clock: Clock, capsys) -> None:
+    with Bar("images", 2, hidden=True) as bar:
+        bar.update(0)
+        bar.say("a word")
+        clock.now += 60
+        bar.update(2)
+    assert capsys.readouterr().err == "a word\n"

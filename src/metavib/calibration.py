@@ -68,10 +68,10 @@ def calibrate(algorithm: Algorithm, validation: Embedded) -> Calibration | None:
 
 
 def quantiles(values: Float[Tensor, "images"]) -> tuple[float, ...]:
-    """101 of them; at each per cent at least that share of the values is not above it."""
-    places = torch.linspace(0, 1, QUANTILES, dtype=torch.float64)
-    found = torch.quantile(values.double().cpu(), places, interpolation="higher")
-    return tuple(round(math.ceil(value / _ROUNDING) * _ROUNDING, 6) for value in found.tolist())
+    """101 of them: at each per cent the smallest value that at least this share of the values is not above."""
+    ordered = sorted(values.double().tolist())
+    places = [max(0, -(-per_cent * len(ordered) // 100) - 1) for per_cent in range(QUANTILES)]
+    return tuple(round(math.ceil(ordered[place] / _ROUNDING) * _ROUNDING, 6) for place in places)
 
 
 def calibration_from(record: Any) -> Calibration | None:

@@ -38,8 +38,11 @@ class Bar:
     It appears with the first update and is let go of with the last, so that one bar can follow another.
     """
 
-    def __init__(self, title: str, total: int, *, last_line: bool = True) -> None:
-        self.title, self.total = title, total
+    def __init__(
+        self, title: str, total: int | None, *, last_line: bool = True, hidden: bool = False
+    ) -> None:
+        self.title, self.total = title, total  # None where nobody knows how much there is
+        self.hidden = hidden  # only what it has to say is seen
         self.shows_last_line = last_line  # where there is no terminal; work of a moment need not be told of
         self.first: int | None = None  # where this call began: a resumed run did not do the rest now
         self.started = self.told = time.monotonic()
@@ -57,19 +60,23 @@ class Bar:
         """Show how much is done, and what else there is to say."""
         self.title = title or self.title
         now = time.monotonic()
+        if self.hidden:
+            return
         if self.first is None:
             self.first, self.started, self.told = done, now, now
             self._appear()
         if self.rich is None and _Terminal.taken:
             return
-        left = _time_left(now - self.started, done - self.first, self.total - done)
+        over = self.total is not None and done >= self.total
+        left = _time_left(now - self.started, done - self.first, self.total - done) if self.total else ""
         if self.rich is not None:
             self.rich.update(self.task, completed=done, description=self.title, detail=detail, left=left)
-            if done >= self.total:
+            if over:
                 self._let_go()
-        elif now - self.told >= PLAIN_SECONDS or (done >= self.total and self.shows_last_line):
+        elif now - self.told >= PLAIN_SECONDS or (over and self.shows_last_line):
             self.told = now
-            say("  ".join(filter(None, [f"{self.title} {done}/{self.total}", detail, left])))
+            much = f"{done}" if self.total is None else f"{done}/{self.total}"
+            say("  ".join(filter(None, [f"{self.title} {much}", detail, left])))
 
     def say(self, text: str) -> None:
         """A line above the bar."""

@@ -205,12 +205,12 @@ def test_the_oracle_peeks_and_the_table_says_so_and_has_no_rows_that_it_cannot_s
 
 
 def test_what_was_chosen_is_in_the_command_that_goes_on() -> None:
-    from metavib.cli import _parsers
+    from metavib.arguments import parsers
 
     flags = ["--algorithms", "erm+swad", *LEAVE_ONE_OUT, "--average", "ema", "--set", "beta=.1,.2"]
-    given = _parsers()[0].parse_args(["reproduce", *QUICK, *flags])
+    given = parsers()[0].parse_args(["reproduce", *QUICK, *flags])
     words = shlex.split(reproduce.resume_command(given).partition(" ")[2])
-    assert vars(_parsers()[0].parse_args(words)) == vars(given)
+    assert vars(parsers()[0].parse_args(words)) == vars(given)
 
 
 def _breaking(row: Row) -> Row:

@@ -369,12 +369,12 @@ def test_a_stopped_choice_prints_the_command_that_goes_on(metavib, command, monk
 
 
 def test_what_the_rest_of_a_stopped_grid_needs_is_in_the_command(command):
-    from metavib.cli import _parsers
+    from metavib.arguments import parsers
 
     flags = ("--without", "photo,art", "--select", "oracle", "--average", "swad")
-    given = _parsers()[0].parse_args([str(word) for word in command(*flags)])
+    given = parsers()[0].parse_args([str(word) for word in command(*flags)])
     words = shlex.split(train_grid.resume_command(given).partition(" ")[2])
-    assert vars(_parsers()[0].parse_args(words)) == vars(given)
+    assert vars(parsers()[0].parse_args(words)) == vars(given)
 
 
 # --- what is refused --------------------------------------------------------------------------------------

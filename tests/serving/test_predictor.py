@@ -1,33 +1,57 @@
 """`metavib.load`: a predictor that needs nothing but the model."""
 
+import json
+import math
 import shutil
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
 
 import metavib
+from metavib.cli import main
 from metavib.errors import UserError
+from metavib.grid import run_grid
+from metavib.run_directory import checksum
+from metavib.runner import Surroundings
 from metavib.serving.predictor import BATCH
 
 
-def test_a_run_and_its_model_give_the_same_predictor(finished):
-    image = finished.folder / "sketch" / "cat" / "0.png"
+@pytest.fixture
+def images(finished):
+    return sorted(finished.folder.rglob("*.png"))
+
+
+@pytest.fixture(scope="session")
+def erm(finished, tmp_path_factory):
+    """A run of ERM on the same images."""
+    out = tmp_path_factory.mktemp("erm") / "run"
+    methods = [word for word in finished.command if "draws" not in word and "latent_width" not in word]
+    command = [
+        word for at, word in enumerate(methods) if not (word == "--set" and methods[at + 1] == "--set")
+    ]
+    command[command.index("--out") + 1] = str(out)
+    assert main([*command, "--algorithm", "erm"]) == 0
+    return out
+
+
+def test_a_run_and_its_model_give_the_same_predictor(finished, images):
     of_run, of_model = metavib.load(finished.run), metavib.load(str(finished.run / "model"))
+    assert isinstance(of_run, metavib.Predictor)
     assert of_run.classes == of_model.classes == ("cat", "dog")
-    assert list(of_run.predict_files([image])) == list(of_model.predict_files([image]))
+    assert of_run(images) == of_model(images)
 
 
-def test_it_works_after_the_training_data_and_the_run_are_gone(model_alone, finished):
-    image = finished.folder / "sketch" / "cat" / "0.png"
-    expected = list(metavib.load(finished.run).predict_files([image]))
-    assert list(metavib.load(model_alone).predict_files([image])) == expected
+def test_it_works_after_the_training_data_and_the_run_are_gone(model_alone, finished, images):
+    there, elsewhere = metavib.load(finished.run), metavib.load(model_alone)
+    assert elsewhere(images) == there(images)
+    assert elsewhere.threshold == there.threshold
 
 
 @pytest.fixture
 def model_alone(training, tmp_path, folder):
     """A model, moved away from its run, of a run of the same experiment whose images are deleted."""
-    from metavib.cli import main
-
     assert main(training()) == 0
     shutil.move(tmp_path / "run" / "model", tmp_path / "elsewhere")
     shutil.rmtree(tmp_path / "run")
@@ -35,35 +59,156 @@ def model_alone(training, tmp_path, folder):
     return tmp_path / "elsewhere"
 
 
-def test_pixels_can_be_given_instead_of_files(finished):
+def test_an_answer_has_all_its_parts(finished, images):
     predictor = metavib.load(finished.run)
-    image = finished.folder / "sketch" / "cat" / "0.png"
-    pixels = predictor.open(image)
+    for answer in predictor(images):
+        assert isinstance(answer, metavib.Prediction)
+        assert tuple(answer.probabilities) == tuple(answer.distances) == ("cat", "dog")
+        assert answer.probability == answer.probabilities[answer.label] == max(answer.probabilities.values())
+        assert len(answer.classifiers) == predictor.draws == 2
+        of_draws = np.mean(answer.classifiers, axis=0)
+        assert list(answer.probabilities.values()) == pytest.approx(of_draws, abs=1e-6)
+        by_hand = -sum(p * math.log(p) for p in answer.probabilities.values())
+        assert answer.entropy == pytest.approx(by_hand, abs=1e-5)
+        assert 0 <= answer.model_entropy <= answer.entropy + 1e-6
+        assert answer.unsure is (answer.entropy > predictor.threshold)
+        json.dumps(vars(answer))
+
+
+def test_pixels_can_be_given_in_any_form(finished, images):
+    predictor = metavib.load(finished.run)
+    path = images[0]
+    pixels, content = predictor.open(path), path.read_bytes()
     assert pixels.dtype == np.uint8
-    assert predictor.predict([pixels]) == [prediction for _, prediction in predictor.predict_files([image])]
+    assert pixels.shape == (1, 28, 28)
+    assert np.array_equal(predictor.decode(content, "x"), pixels)
+    (expected,) = predictor.predict([pixels])
+    with Image.open(path) as image:
+        array = np.asarray(image)
+        for given in (image, array, torch.from_numpy(array.copy()), path, str(path), [path], (image,)):
+            assert predictor(given) == [expected]
+    assert predictor(np.stack([array, array]))[0].label == expected.label
 
 
-def test_more_files_than_a_batch_come_back_in_order(finished):
+def test_bytes_that_are_no_image_are_named(finished):
+    with pytest.raises(UserError, match=r"^holiday\.jpg: is not a JPEG"):
+        metavib.load(finished.run).decode(b"<svg/>", "holiday.jpg")
+
+
+def test_more_images_than_a_batch_come_back_in_order_and_do_not_mind_each_other(finished, images):
     predictor = metavib.load(finished.run)
-    paths = sorted(finished.folder.rglob("*.png"))
-    many = (paths * (BATCH // len(paths) + 1))[: BATCH + 3]
-    answers = list(predictor.predict_files(many))
-    assert [name for name, _ in answers] == [str(path) for path in many]
-    first, again = answers[0][1], answers[len(paths)][1]
-    assert first.probabilities == pytest.approx(again.probabilities, abs=1e-5)
+    alone = [predictor(path)[0] for path in images]
+    many = predictor(path for _ in range(BATCH // len(images) + 1) for path in images)
+    assert len(many) > BATCH
+    for number, answer in enumerate(many):
+        expected = alone[number % len(images)]
+        assert answer.label == expected.label
+        assert answer.probabilities == pytest.approx(expected.probabilities, abs=1e-5)
+        assert answer.distances == pytest.approx(expected.distances, abs=1e-4)
 
 
-def test_the_seed_decides_the_draws(finished):
-    image = finished.folder / "sketch" / "cat" / "0.png"
-    first, same, other = (
-        next(metavib.load(finished.run, seed=seed).predict_files([image]))[1] for seed in (0, 0, 1)
-    )
+def test_the_seed_decides_the_draws(finished, images):
+    first, same, other = (metavib.load(finished.run, seed=seed)(images[0]) for seed in (0, 0, 1))
     assert first == same
     assert first != other
 
 
+def test_at_the_mean_nothing_is_drawn(finished, images):
+    one, other = (metavib.load(finished.run, mode="mean", seed=seed) for seed in (0, 1))
+    assert one(images) == other(images)
+    for answer in one(images):
+        assert answer.classifiers == ()
+        assert answer.model_entropy == pytest.approx(0, abs=1e-6)
+    assert one.threshold != metavib.load(finished.run).threshold
+
+
+def test_the_coverage_is_that_of_the_source_validation_images(finished):
+    half, nearly_all, all_of_them = (metavib.load(finished.run, coverage=share) for share in (0.5, 0.9, 1.0))
+    assert half.threshold <= nearly_all.threshold <= all_of_them.threshold
+    assert half.threshold == half.description.calibration.sampled[50]
+    assert all_of_them.threshold == all_of_them.description.calibration.sampled[-1]
+
+
+def test_distances_are_in_units_of_what_is_usual(finished, images):
+    predictor = metavib.load(finished.run)
+    with torch.no_grad():
+        batch = predictor.preprocessing(torch.from_numpy(predictor.open(images[0]))[None])
+        feature = predictor.algorithm.embed(batch)[0]
+        far = (feature - predictor.algorithm.class_features[1]).norm().item()
+    usual = predictor.description.calibration.class_distance
+    assert predictor(images[0])[0].distances["dog"] == pytest.approx(far / usual, rel=1e-4)
+
+
+def test_erm_has_thresholds_but_neither_classifiers_nor_distances(erm, images):
+    predictor = metavib.load(erm)
+    assert predictor.threshold is not None
+    for answer in predictor(images):
+        assert (answer.classifiers, answer.distances) == ((), {})
+        assert answer.unsure is not None
+
+
+def test_a_model_of_an_earlier_version_loads_without_thresholds(finished_copy, images):
+    path = finished_copy.run / "model" / "config.json"
+    record = json.loads(path.read_text())
+    del record["calibration"], record["check"]
+    path.write_text(json.dumps(record | {"check": checksum(record)}))
+    predictor = metavib.load(finished_copy.run)
+    assert predictor.threshold is None
+    (answer,) = predictor(images[0])
+    assert (answer.unsure, answer.distances) == (None, {})
+    assert answer.probabilities == metavib.load(finished_copy.run)(images[0])[0].probabilities
+
+
+@pytest.mark.parametrize("calibration", [3, {}, {"images": 1}, []], ids=str)
+def test_nonsense_in_place_of_thresholds_is_no_model(finished_copy, calibration):
+    path = finished_copy.run / "model" / "config.json"
+    record = json.loads(path.read_text()) | {"calibration": calibration}
+    del record["check"]
+    path.write_text(json.dumps(record | {"check": checksum(record)}))
+    with pytest.raises(UserError, match="does not describe a model"):
+        metavib.load(finished_copy.run)
+
+
+def test_a_run_without_validation_images_has_no_thresholds(training, tmp_path):
+    assert main(training("--set", "validation_share=0", "--set", "selection=last")) == 0
+    assert metavib.load(tmp_path / "run").threshold is None
+
+
+def test_stacked_runs_have_the_thresholds_that_they_have_alone(cell):
+    together, alone = (
+        [cell(target, seed, "metavib", place) for target, seed in (("art", 1), ("photo", 2))]
+        for place in ("together", "alone")
+    )
+    for cells, batch in ((together, 2), (alone, 1)):
+        run_grid(cells, Surroundings(torch.device("cpu")), batch=batch)
+    for mine, own in zip(together, alone, strict=True):
+        stacked, single = (metavib.load(one.out).description.calibration for one in (mine, own))
+        assert stacked.sampled == pytest.approx(single.sampled, abs=1e-4)
+        assert stacked.mean == pytest.approx(single.mean, abs=1e-4)
+        assert stacked.class_distance == pytest.approx(single.class_distance, rel=1e-3)
+
+
 def test_no_image_is_no_answer(finished):
-    assert list(metavib.load(finished.run).predict_files([])) == []
+    predictor = metavib.load(finished.run)
+    assert predictor([]) == predictor.predict([]) == []
+
+
+@pytest.mark.parametrize(
+    "pixels",
+    [np.zeros((28, 28), np.uint8), np.zeros((1, 28, 28), np.float32), np.zeros((2, 28, 28), np.uint8)],
+    ids=["flat", "float", "two channels"],
+)
+def test_pixels_that_no_file_gives_are_refused_by_predict(finished, pixels):
+    with pytest.raises(UserError, match="not what the model takes"):
+        metavib.load(finished.run).predict([pixels])
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"), [({"mode": "median"}, "median"), ({"coverage": 0}, "coverage = 0")], ids=str
+)
+def test_unknown_ways_are_refused(finished, settings, words):
+    with pytest.raises(UserError, match=words):
+        metavib.load(finished.run, **settings)
 
 
 def test_a_missing_directory_is_named(tmp_path):

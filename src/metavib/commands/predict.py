@@ -1,59 +1,152 @@
-"""`metavib predict`: labels, probabilities and uncertainty for image files."""
+"""`metavib predict`: labels, probabilities and uncertainty for image files, any number of them."""
 
 from __future__ import annotations
 
 import argparse
-import csv
-import json
+import io
 import math
+import os
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from pathlib import Path
+from typing import NoReturn, cast
 
+from metavib.commands.prediction_forms import CSV, Form, JSONLines, Table, printable
 from metavib.data.images import EXTENSIONS
 from metavib.errors import UserError
-from metavib.serving.predictor import Prediction, load
-from metavib.terminal import say, table
+from metavib.serving.predictor import BATCH, Predictor, load
+from metavib.serving.streaming import answers
+from metavib.terminal import Bar, say
+
+STDIN = "-"
+LONGEST_NAME = 1 << 16  # of bytes without an end: whatever that is, it is no list of files
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Classify the files; nothing is printed on stdout before all of them could be opened."""
+    """Classify the files as they come. Those that cannot be read are named, and the status is 1 in the end."""
+    check(arguments)
+    mode = "mean" if arguments.mean else "sampled"
+    predictor = load(
+        arguments.model,
+        device=arguments.device,
+        seed=arguments.seed,
+        mode=mode,
+        coverage=arguments.coverage,
+    )
+    total = None if STDIN in arguments.files else sum(1 for _ in image_files(arguments.files))
+    if predictor.threshold is None:
+        say(
+            "the model keeps no thresholds: nothing is marked as unsure. Models trained from now on have them."
+        )
+    out = sys.stdout  # before there is a bar, which would take it over
+    form = form_of(arguments, predictor)
+    read = unreadable = 0
+    with Bar("images", total, last_line=False, hidden=out.isatty()) as bar, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Pillow's are about metadata that is not used here
+        bar.update(0)
+        for answer in answers(predictor, file_names(arguments.files, null=arguments.null)):
+            read += 1
+            if answer.prediction is None:
+                unreadable += 1
+                bar.say(f"metavib: {printable(answer.problem)}")
+            else:
+                form.write(answer.name, answer.prediction)
+            if read % BATCH == 0:
+                out.flush()
+                bar.update(read)
+        form.end()
+    if isinstance(form, Table):
+        explain(predictor)
+    if unreadable:
+        say(f"metavib: {unreadable} of {read} files could not be read.")
+    return 1 if unreadable else 0
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Refuse what does not go together, before the model is loaded."""
     if arguments.json and arguments.csv:
         raise UserError("--json and --csv exclude each other.")
-    predictor = load(arguments.model, device=arguments.device, seed=arguments.seed)
-    answers = list(predictor.predict_files(image_files(arguments.files)))
-    if arguments.json:
-        predictions = [{"file": name, **asdict(prediction)} for name, prediction in answers]
-        print(json.dumps({"model": arguments.model, "predictions": predictions}))
-    elif arguments.csv:
-        write_csv(predictor.classes, answers)
-    else:
-        rows = [
-            [name, p.label, f"{p.probability:.3f}", f"{p.entropy:.3f}", f"{p.model_entropy:.3f}"]
-            for name, p in answers
-        ]
-        print(table(["file", "label", "probability", "entropy", "of the model"], rows))
-        say(f"entropy is in nats: 0 is sure, {math.log(len(predictor.classes)):.3f} is no idea.")
-    return 0
+    if arguments.samples and arguments.mean:
+        raise UserError("--samples shows drawn classifiers, and --mean draws none: leave one of them out.")
+    if arguments.top is not None and arguments.top < 1:
+        raise UserError(f"--top {arguments.top} is no number of classes: give 1 or more.")
+    if arguments.null and STDIN not in arguments.files:
+        raise UserError("-0 is about names on standard input: give - as FILE.")
 
 
-def image_files(given: Sequence[str]) -> Iterator[Path]:
-    """The files given, and the images in the folders given."""
+def form_of(arguments: argparse.Namespace, predictor: Predictor) -> Form:
+    """How the answers are to be written."""
+    draws = predictor.draws if arguments.samples else 0
+    if arguments.samples and not draws:
+        say(f"{predictor.description.algorithm} draws no classifiers: there are no samples to show.")
+    kind = JSONLines if arguments.json else CSV if arguments.csv else Table
+    top = arguments.top and min(arguments.top, len(predictor.classes))
+    return kind(sys.stdout, predictor.classes, top, draws)
+
+
+def explain(predictor: Predictor) -> None:
+    """What the numbers of the table mean."""
+    text = f"entropy is in nats: 0 is sure, {math.log(len(predictor.classes)):.3f} is no idea"
+    if predictor.threshold is not None:
+        text += (
+            f"; unsure is above {predictor.threshold:.3f}, which {predictor.coverage:.0%} of the source "
+            "validation images do not exceed"
+        )
+    say(f"{text}.")
+
+
+def file_names(given: Sequence[str], *, null: bool) -> Iterator[str]:
+    """The files given, the images in the folders given, and for - those named on standard input."""
     for name in given:
-        path = Path(name)
-        if not path.is_dir():
-            yield path
+        if name != STDIN:
+            yield from image_files([name])
             continue
-        found = sorted(p for p in path.rglob("*") if p.suffix.lower() in EXTENSIONS and p.is_file())
-        if not found:
-            raise UserError(f"{path} holds no images.")
-        yield from found
+        if sys.stdin.isatty():
+            say("file names, one a line; Ctrl-D ends them:")
+        for listed in names_in(cast(io.BufferedIOBase, sys.stdin.buffer), null=null):
+            yield from images_in(listed) if os.path.isdir(listed) else [listed]
 
 
-def write_csv(classes: Sequence[str], answers: Sequence[tuple[str, Prediction]]) -> None:
-    """One line for each file, with a column for each class."""
-    writer = csv.writer(sys.stdout)
-    writer.writerow(["file", "label", "probability", "entropy", "model_entropy", *classes])
-    for name, p in answers:
-        writer.writerow([name, p.label, p.probability, p.entropy, p.model_entropy, *p.probabilities.values()])
+def image_files(given: Sequence[str]) -> Iterator[str]:
+    """The files given, and the images in the folders given; a folder without any is refused."""
+    for name in given:
+        if not os.path.isdir(name):
+            yield name
+            continue
+        empty = True
+        for found in images_in(name):
+            empty = False
+            yield found
+        if empty:
+            raise UserError(f"{name} holds no images.")
+
+
+def images_in(folder: str) -> Iterator[str]:
+    """The images in a folder and the folders in it, in the order of their names, one folder at a time."""
+
+    def refuse(error: OSError) -> NoReturn:
+        raise UserError(f"cannot look into {error.filename} ({error.strerror}). Check its permissions.")
+
+    for where, folders, files in os.walk(folder, onerror=refuse):
+        folders.sort()
+        yield from (os.path.join(where, name) for name in sorted(files) if name.lower().endswith(EXTENSIONS))
+
+
+def names_in(stream: io.BufferedIOBase, *, null: bool) -> Iterator[str]:
+    """File names from a stream, as they come: one a line, or each up to a NUL."""
+    rest = b""
+    while content := stream.read1(1 << 16):
+        *whole, rest = (rest + content).split(b"\0" if null else b"\n")
+        if len(rest) > LONGEST_NAME:
+            raise UserError("standard input holds no file names. Give names of files, one a line.")
+        yield from filter(None, (_name(raw, null=null) for raw in whole))
+    if name := _name(rest, null=null):
+        yield name
+
+
+def _name(raw: bytes, *, null: bool) -> str:
+    if null:
+        return os.fsdecode(raw)
+    if b"\0" in raw:
+        raise UserError("there is a NUL in a file name on standard input. Use -0 where names end with NUL.")
+    return os.fsdecode(raw.removesuffix(b"\r"))  # a list may have been written on Windows

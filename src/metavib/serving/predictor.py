@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -82,6 +82,11 @@ class Predictor:
         """The names that an answer can have."""
         return self.description.classes
 
+    @property
+    def draws(self) -> int:
+        """How many classifiers are drawn."""
+        return 0 if self.noise is None else len(self.noise["classifier"])
+
     def open(self, path: str | Path) -> np.ndarray:
         """The pixels of an image file as the model takes them: uint8 [channels, size, size]."""
         return self.decode(read(Path(path), str(path)), str(path))
@@ -109,12 +114,6 @@ class Predictor:
         batch = self.preprocessing(torch.from_numpy(np.ascontiguousarray(pixels)).to(self.device))
         embedded = self.algorithm.embed(batch)
         return self._predictions(self.algorithm.predictive(embedded, self.noise), self._distances(embedded))
-
-    def predict_files(self, paths: Iterable[str | Path]) -> Iterator[tuple[str, Prediction]]:
-        """Answers for files, in order, some at a time."""
-        remaining = iter(paths)
-        while batch := [str(path) for path in itertools.islice(remaining, BATCH)]:
-            yield from zip(batch, self.predict(map(self.open, batch)), strict=True)
 
     def _pixels(self, image: Any) -> np.ndarray:
         if isinstance(image, str | Path):

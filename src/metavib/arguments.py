@@ -1,0 +1,235 @@
+"""What the commands take.
+
+It is written with argparse: `python -m metavib` must run where only torch is installed, and argparse is always
+there and imports in a few milliseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import NoReturn
+
+from metavib import __version__
+from metavib.errors import UserError
+
+COMMANDS = {
+    "demo": "train and compare four methods on handwritten digits, in minutes, with no download",
+    "data": "look at a dataset: domains, classes, sizes, and everything that is wrong with it",
+    "train": "train on some domains and measure on one that is held out; resumes an unfinished run",
+    "evaluate": "measure a trained model on a domain",
+    "predict": "classify images, with probability and uncertainty",
+    "reproduce": "measure a table of the paper, with its numbers beside ours; goes on where it was",
+    "report": "turn run directories into one page of tables and figures, and files for a paper",
+    "bench": "measure how fast training, prediction and data are on this machine",
+    "describe": "explain an algorithm, dataset, backbone, preset, run or model",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with errors of one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}. See '{self.prog} --help'.")
+
+
+def parsers() -> tuple[Parser, dict[str, Parser]]:
+    """The parser of the whole command line, and that of each command."""
+    parser = Parser(
+        prog="metavib",
+        description="Image classifiers that work on sources they have never seen, and say when they are unsure.",
+        epilog="Start with: metavib demo",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"metavib {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
+    commands = {
+        name: subparsers.add_parser(
+            name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
+        )
+        for name, text in COMMANDS.items()
+    }
+    for name, command in commands.items():
+        one = "a JSON object for each image" if name == "predict" else "one JSON object"
+        command.add_argument("--json", action="store_true", help=f"put {one} on stdout")
+
+    demo = commands["demo"]
+    demo.add_argument("--out", default="runs/demo", help="where the runs go (%(default)s)")
+    demo.add_argument(
+        "--targets",
+        nargs="+",
+        default=["0", "30", "75"],
+        metavar="ANGLE",
+        help="the angles that are left out in turn, of 0 15 30 45 60 75 (0 30 75)",
+    )
+    demo.add_argument("--seed", type=int, default=0, help="(%(default)s)")
+    demo.add_argument("--steps", type=int, help="iterations of each run, instead of the preset's")
+    _add_device(demo)
+
+    data = commands["data"]
+    data.add_argument(
+        "dataset", metavar="DATASET", help="rotated-digits, rotated-mnist, pacs, vlcs, or a path"
+    )
+    _add_data(data)
+
+    _add_training(commands["train"])
+
+    evaluate = commands["evaluate"]
+    evaluate.add_argument("run", metavar="RUN", help="a finished run directory")
+    evaluate.add_argument("--domain", help="the domain to measure on (the run's held-out one)")
+    evaluate.add_argument("--repeats", type=int, help="predictions with fresh draws (20)")
+    evaluate.add_argument(
+        "--skip-bad", action="store_true", help="measure without the files that cannot be read"
+    )
+    evaluate.add_argument("--data", help="where the datasets lie, if not in METAVIB_DATA")
+    _add_device(evaluate)
+
+    predict = commands["predict"]
+    predict.add_argument("model", metavar="MODEL", help="a model or run directory")
+    predict.add_argument(
+        "files", metavar="FILE", nargs="+", help="images, folders of images, or - for names on stdin"
+    )
+    predict.add_argument("--csv", action="store_true", help="put CSV on stdout")
+    predict.add_argument("--top", type=int, metavar="K", help="the K most probable classes")
+    predict.add_argument(
+        "--samples", action="store_true", help="also the probabilities under each drawn classifier"
+    )
+    predict.add_argument("--mean", action="store_true", help="draw nothing: every distribution at its mean")
+    predict.add_argument(
+        "-0", "--null", action="store_true", help="names on stdin end with NUL, not a new line"
+    )
+    _add_coverage(predict)
+    predict.add_argument("--seed", type=int, default=0, help="of the draws (%(default)s)")
+    _add_device(predict)
+
+    _add_reproduction(commands["reproduce"])
+
+    report = commands["report"]
+    report.add_argument("runs", metavar="RUNS", nargs="+", help="run directories, or folders that hold some")
+    report.add_argument(
+        "-o", "--out", default="report.html", help="the page; figures go beside it (%(default)s)"
+    )
+    report.add_argument(
+        "--figure",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only this figure, and no page: training, uncertainty, confusion, cases, classifiers, embedding or "
+        "information-plane; several as A,B",
+    )
+    report.add_argument("--data", help="where the datasets lie, if not in METAVIB_DATA")
+    _add_device(report)
+
+    bench = commands["bench"]
+    bench.add_argument("--quick", action="store_true", help="without the loop that decodes files")
+    bench.add_argument("--rounds", type=int, default=7, help="measurements on a CPU (%(default)s)")
+    bench.add_argument("--widest", type=int, help="the most runs to stack (64 on a GPU, 4 on a CPU)")
+    _add_device(bench)
+
+    describe = commands["describe"]
+    describe.add_argument(
+        "name", metavar="NAME", nargs="?", help="what to explain; everything there is, without it"
+    )
+    return parser, commands
+
+
+def _add_training(train: argparse.ArgumentParser) -> None:
+    train.add_argument(
+        "dataset", metavar="DATASET", nargs="?", help="rotated-digits, rotated-mnist, pacs, vlcs, or a path"
+    )
+    train.add_argument("--target", help="the domain that is held out; several as A,B, or all, make a grid")
+    train.add_argument("--algorithm", help="erm, baseline, vib or metavib (metavib); several as A,B")
+    train.add_argument("--without", metavar="DOMAINS", help="domains that play no part, as A,B")
+    train.add_argument("--preset", help="paper or fast (fast)")
+    train.add_argument("--steps", type=int, help="iterations, instead of the preset's")
+    train.add_argument("--seed", type=int, help="a random one is chosen and printed where none is given")
+    train.add_argument("--seeds", help="a grid over so many seeds from 0, or over a list as 3,5,8")
+    train.add_argument(
+        "--out", help="the run directory (runs/DATASET-TARGET-ALGORITHM-SEED); of a grid, the folder of them"
+    )
+    train.add_argument("--backbone", help="the network; 'metavib describe' lists them")
+    train.add_argument("--weights", help="imagenet, a file, or none")
+    train.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting; A,B makes a grid"
+    )
+    train.add_argument("--config", help="a YAML or JSON file with any of these and all settings")
+    train.add_argument("--skip-bad", action="store_true", help="train without the files that cannot be read")
+    _add_recording(train)
+    train.add_argument(
+        "--checkpoint-seconds", type=float, default=30.0, help="time between checkpoints (%(default)s)"
+    )
+    _add_choice_of_model(train)
+    train.add_argument("--batch", type=int, help="train so many runs of a grid as one program (as fits)")
+    train.add_argument("--no-batch", action="store_true", help="train the runs of a grid one after another")
+    _add_data(train)
+    _add_device(train)
+
+
+def _add_reproduction(reproduce: argparse.ArgumentParser) -> None:
+    reproduce.add_argument(
+        "name",
+        metavar="TABLE",
+        help="rotated-mnist, pacs, vlcs, ablation-pacs, ablation-vlcs, beta-pacs, beta-vlcs, "
+        "beta-rotated-mnist or samples-pacs",
+    )
+    reproduce.add_argument(
+        "--algorithms", nargs="+", metavar="NAME", help="the rows to measure (all we have)"
+    )
+    reproduce.add_argument("--targets", nargs="+", metavar="DOMAIN", help="the columns to measure (all)")
+    reproduce.add_argument("--seeds", default="3", help="how many, or a list as 3,5,8 (%(default)s)")
+    reproduce.add_argument("--preset", default="fast", help="paper or fast (%(default)s)")
+    reproduce.add_argument("--steps", type=int, help="iterations, instead of the preset's")
+    reproduce.add_argument("--backbone", help="the network, instead of the preset's")
+    reproduce.add_argument("--weights", help="imagenet, a file, or none")
+    _add_choice_of_model(reproduce)
+    reproduce.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting"
+    )
+    _add_recording(reproduce)
+    reproduce.add_argument("--out", help="where runs and tables go (runs/reproduce/TABLE)")
+    reproduce.add_argument("--plan", action="store_true", help="only say how long it would take")
+    reproduce.add_argument("--no-batch", action="store_true", help="train the runs one after another")
+    reproduce.add_argument(
+        "--checkpoint-seconds", type=float, default=30.0, help="time between checkpoints (%(default)s)"
+    )
+    _add_data(reproduce)
+    _add_device(reproduce)
+
+
+def _add_choice_of_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--select",
+        metavar="RULE",
+        help="source-validation, last, oracle (peeks), or leave-one-domain-out: the best of several values of "
+        "--set by cross-validation over the source domains (source-validation)",
+    )
+    parser.add_argument("--average", metavar="HOW", help="averaged weights: none, ema or swad (none)")
+
+
+def _add_recording(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--record-information",
+        type=int,
+        nargs="?",
+        const=50,
+        metavar="N",
+        help="record the information plane so many times (50) through training, for 'metavib report'",
+    )
+
+
+def _add_data(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", help="where the datasets lie, if not in METAVIB_DATA")
+    parser.add_argument("--protocol", help="of rotated-mnist: paper, paper-clockwise or domainbed (paper)")
+
+
+def _add_coverage(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--coverage",
+        type=float,
+        default=0.9,
+        metavar="SHARE",
+        help="an image is unsure where it has more entropy than this share of source validation (%(default)s)",
+    )
+
+
+def _add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (%(default)s)")

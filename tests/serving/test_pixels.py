@@ -1,0 +1,96 @@
+"""Whatever an image is held in, the model sees the pixels that the file of it would give."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from metavib.errors import UserError
+from metavib.serving.pixels import one_by_one, pixels_of
+
+
+@pytest.fixture
+def image():
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (7, 11, 3), dtype=np.uint8))
+
+
+def test_arrays_and_tensors_of_any_layout_are_the_image(image):
+    expected = pixels_of(image, 5)
+    last = np.array(image)
+    first = last.transpose(2, 0, 1)
+    for given in (
+        last,
+        first,
+        torch.from_numpy(last),
+        torch.from_numpy(first.copy()),
+        last / 255.0,
+        (last / 255.0).astype(np.float32),
+        torch.from_numpy(first / 255.0),
+        last.astype(np.int64),
+        np.asfortranarray(last),
+        last[::-1][::-1],
+    ):
+        found = pixels_of(given, 5)
+        assert found.shape == (3, 5, 5)
+        assert np.array_equal(found, expected)
+
+
+def test_an_image_of_the_right_size_is_not_changed():
+    pixels = np.random.default_rng(1).integers(0, 256, (3, 8, 8), dtype=np.uint8)
+    assert np.array_equal(pixels_of(pixels, 8), pixels)
+
+
+def test_grey_and_black_and_white_images_have_three_equal_channels():
+    grey = np.random.default_rng(2).integers(0, 256, (4, 6), dtype=np.uint8)
+    expected = pixels_of(Image.fromarray(grey), 4)
+    assert np.array_equal(expected[0], expected[2])
+    for given in (grey, grey[None], grey[..., None], torch.from_numpy(grey)[None]):
+        assert np.array_equal(pixels_of(given, 4), expected)
+    assert set(np.unique(pixels_of(np.eye(4, dtype=bool), 4))) == {0, 255}
+
+
+def test_what_is_transparent_lies_over_white():
+    clear = np.zeros((4, 4, 4), dtype=np.uint8)
+    assert (pixels_of(clear, 4) == 255).all()
+
+
+def test_a_3_x_3_image_is_read_by_the_habit_of_its_library():
+    values = np.arange(27, dtype=np.uint8).reshape(3, 3, 3)
+    assert np.array_equal(pixels_of(values, 3), values.transpose(2, 0, 1))
+    assert np.array_equal(pixels_of(torch.from_numpy(values), 3), values)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (np.zeros((5, 5, 5), dtype=np.uint8), "no axis of 1, 3 or 4"),
+        (np.zeros(5, dtype=np.uint8), "is no image"),
+        (np.zeros((0, 5, 3), dtype=np.uint8), "is no image"),
+        (np.zeros((1, 1, 5, 5), dtype=np.uint8), "is no image"),
+        (np.full((5, 5), 256), "from 256 to 256"),
+        (np.full((5, 5), -1), "from -1"),
+        (np.full((5, 5), 1.5), "from 1.5"),
+        (np.full((5, 5), np.nan), "nan"),
+        (np.full((5, 5), 1j), "complex"),
+        (np.full((5, 5), "x"), "is no image"),
+        (3, "int is no image"),
+        (None, "NoneType is no image"),
+    ],
+    ids=str,
+)
+def test_what_is_no_image_is_refused_in_words(given, words):
+    with pytest.raises(UserError, match=words):
+        pixels_of(given, 5)
+
+
+def test_one_image_is_one_and_many_are_many(image):
+    array = np.array(image)
+    assert list(one_by_one(image)) == [image]
+    assert list(one_by_one("a.png")) == ["a.png"]
+    assert len(list(one_by_one(array))) == 1
+    assert len(list(one_by_one(np.stack([array, array])))) == 2
+    assert len(list(one_by_one(torch.zeros(4, 1, 5, 5)))) == 4
+    assert list(one_by_one(iter(["a", "b"]))) == ["a", "b"]
+    assert list(one_by_one([])) == []
+    with pytest.raises(UserError, match="int is no image"):
+        list(one_by_one(3))
