@@ -32,6 +32,7 @@ LAYERS = [
     {
         "trainer",
         "provenance",
+        "model_card",
         "serving",
         "reports",
     },  # whoever serves or shows a model never imports a trainer

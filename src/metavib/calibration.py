@@ -19,6 +19,7 @@ from metavib.errors import UserError
 from metavib.evaluate import CHUNK, Embedded, shared_noise
 from metavib.shapes import Float
 
+COVERAGE = 0.9  # where none is asked for
 QUANTILES = 101  # one for each per cent
 _ROUNDING = 1e-6  # thresholds are rounded up to it: an image is not flagged for the batch that it came in
 
@@ -72,6 +73,22 @@ def quantiles(values: Float[Tensor, "images"]) -> tuple[float, ...]:
     ordered = sorted(values.double().tolist())
     places = [max(0, -(-per_cent * len(ordered) // 100) - 1) for per_cent in range(QUANTILES)]
     return tuple(round(math.ceil(ordered[place] / _ROUNDING) * _ROUNDING, 6) for place in places)
+
+
+@torch.no_grad()
+def answered(algorithm: Algorithm, images: Embedded, calibration: Calibration) -> dict[str, float | None]:
+    """The share of images that is not unsure at the usual coverage, and the share of those that is right."""
+    threshold = calibration.threshold("sampled", COVERAGE)
+    noise = shared_noise(algorithm, 0, images.features.device)
+    drawn = [algorithm.predictive(part, noise) for part in images.features.split(CHUNK)]
+    sure = torch.cat([part.entropy() for part in drawn]) <= threshold
+    right = torch.cat([part.probabilities() for part in drawn]).argmax(dim=1) == images.labels
+    count = int(sure.sum())
+    return {
+        "coverage": COVERAGE,
+        "answered": count / len(images.labels),
+        "accuracy": int((sure & right).sum()) / count if count else None,
+    }
 
 
 def calibration_from(record: Any) -> Calibration | None:

@@ -81,9 +81,14 @@ def save_model(folder: Path, algorithm: Algorithm, description: ModelDescription
     atomic.write_json(folder / "config.json", record | {"check": checksum(record)})
 
 
+def model_folder(path: Path) -> Path:
+    """The model directory itself, where the run directory around it may be given."""
+    return path / "model" if (path / "model").is_dir() else path
+
+
 def load_model(path: Path, device: torch.device) -> tuple[Algorithm, ModelDescription]:
     """The model in a model directory, or in the run directory around it. Nothing in it is executed."""
-    folder = path / "model" if (path / "model").is_dir() else path
+    folder = model_folder(path)
     record = read_json(folder / "config.json")
     if record.pop("check", None) != checksum(record):
         raise UserError(

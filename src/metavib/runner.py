@@ -12,7 +12,7 @@ import torch
 
 from metavib import atomic
 from metavib.algorithms.base import Algorithm
-from metavib.calibration import calibrate
+from metavib.calibration import answered, calibrate
 from metavib.data.catalog import default_data_root
 from metavib.data.dataset import Dataset
 from metavib.data.dataset import Progress as Reading
@@ -22,6 +22,7 @@ from metavib.errors import UserError
 from metavib.evaluate import AstrayError, Embedded, embed, measure
 from metavib.experiment import Experiment
 from metavib.model import ModelDescription, build_algorithm, preprocessing_of, save_model
+from metavib.model_card import model_card
 from metavib.networks.backbones import BACKBONES
 from metavib.provenance import FORMAT, describe_run
 from metavib.run_checks import check_directory, check_episode, check_selection
@@ -192,6 +193,7 @@ def finish(opened: Opened, surroundings: Surroundings) -> dict[str, Any]:
     )
     for skipped in target_record["skipped_files"]:
         surroundings.say(f"left out {skipped}")
+    unseen = embed(algorithm, target.batches())
 
     def measured(embedded: Embedded) -> dict[str, Any]:
         return measure(algorithm, embedded, experiment.seed, experiment.evaluation)
@@ -213,10 +215,12 @@ def finish(opened: Opened, surroundings: Surroundings) -> dict[str, Any]:
         "without": list(experiment.without),
         "classes": list(split.classes),
         "unseen_domain": split.target,
-        "unseen": measured(embed(algorithm, target.batches())),
+        "unseen": measured(unseen),
         "source_validation": measured(validation) if validation else None,
+        "unsure": answered(algorithm, unseen, description.calibration) if description.calibration else None,
         "data": sources.record | {"target": target_record},
     }
+    atomic.write_text(directory.model / "README.md", model_card(description, results))
     atomic.write_json(directory.results, results)
     return results
 

@@ -46,7 +46,11 @@ def test_a_run_directory_has_what_the_contract_names(finished):
         "model",
         "results.json",
     }
-    assert {path.name for path in (finished.run / "model").iterdir()} == {"config.json", "model.safetensors"}
+    assert {path.name for path in (finished.run / "model").iterdir()} == {
+        "config.json",
+        "model.safetensors",
+        "README.md",
+    }
     record = json.loads((finished.run / "experiment.json").read_text())
     assert record["versions"]["torch"]
     assert record["identity"] == experiment_from(record["experiment"]).identity()

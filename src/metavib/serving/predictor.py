@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,15 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from metavib import atomic
 from metavib.algorithms.base import Algorithm
-from metavib.calibration import check_coverage
+from metavib.calibration import COVERAGE, check_coverage
 from metavib.data.images import decode, read
 from metavib.data.transforms import with_channels
 from metavib.device import resolve_device
 from metavib.errors import UserError, unknown_name
 from metavib.evaluate import shared_noise
 from metavib.functional.predictive import Predictive
-from metavib.model import ModelDescription, load_model, preprocessing_of
+from metavib.model import ModelDescription, load_model, model_folder, preprocessing_of, save_model
+from metavib.serving.hub import fetched, pushed
 from metavib.serving.pixels import one_by_one, pixels_of
 
 BATCH = 64
@@ -63,12 +66,13 @@ class Predictor:
         device: torch.device,
         seed: int = 0,
         mode: str = "sampled",
-        coverage: float = 0.9,
+        coverage: float = COVERAGE,
     ) -> None:
         if mode not in MODES:
             raise unknown_name("mode", mode, MODES)
         check_coverage(coverage)
         self.algorithm, self.description, self.device = algorithm, description, device
+        self.card = ""  # README.md of the model directory, where there is one
         self.preprocessing = preprocessing_of(algorithm.backbone)
         self.mode, self.coverage = cast(Mode, mode), coverage
         self.noise = shared_noise(algorithm, seed, device) if mode == "sampled" else None
@@ -76,6 +80,37 @@ class Predictor:
         self.threshold = calibration.threshold(mode, coverage) if calibration else None
         self._class_means = algorithm.class_means()
         self._class_distance = calibration.class_distance if calibration else None
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str | Path,
+        *,
+        device: str = "auto",
+        seed: int = 0,
+        mode: str = "sampled",
+        coverage: float = COVERAGE,
+        **hub: Any,
+    ) -> Predictor:
+        """The predictor of a model directory, or of a model on the Hugging Face hub (`organisation/name`).
+
+        `hub` goes to `huggingface_hub.snapshot_download`: revision, token, cache_dir. Only `config.json`,
+        `model.safetensors` and the card are fetched.
+        """
+        folder = Path(name) if Path(name).is_dir() else fetched(str(name), **hub)
+        return load(folder, device=device, seed=seed, mode=mode, coverage=coverage)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the model directory: `config.json`, `model.safetensors`, and the card where there is one."""
+        save_model(Path(folder), self.algorithm, self.description)
+        if self.card:
+            atomic.write_text(Path(folder) / "README.md", self.card)
+
+    def push_to_hub(self, repo: str, *, private: bool = False, token: str | None = None) -> str:
+        """Put the model directory on the Hugging Face hub under this name; the address of what was put there."""
+        with tempfile.TemporaryDirectory() as folder:
+            self.save_pretrained(folder)
+            return pushed(Path(folder), repo, private=private, token=token)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -172,7 +207,7 @@ def load(
     device: str = "auto",
     seed: int = 0,
     mode: str = "sampled",
-    coverage: float = 0.9,
+    coverage: float = COVERAGE,
 ) -> Predictor:
     """The predictor of a model directory, or of the run directory around it.
 
@@ -181,5 +216,9 @@ def load(
     if not Path(path).is_dir():
         raise UserError(f"there is no model directory {path}.")
     where = resolve_device(device)
-    algorithm, description = load_model(Path(path), where)
-    return Predictor(algorithm, description, where, seed, mode, coverage)
+    folder = model_folder(Path(path))
+    algorithm, description = load_model(folder, where)
+    predictor = Predictor(algorithm, description, where, seed, mode, coverage)
+    if (folder / "README.md").is_file():
+        predictor.card = (folder / "README.md").read_text(encoding="utf-8", errors="replace")
+    return predictor

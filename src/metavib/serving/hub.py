@@ -1,0 +1,50 @@
+"""Models on the Hugging Face hub, through `huggingface_hub` where it is installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from metavib.errors import UserError
+
+FILES = ("config.json", "model.safetensors", "README.md")  # nothing else is fetched or sent
+
+
+def fetched(name: str, **options: Any) -> Path:
+    """The folder that a model of the hub was copied to."""
+    hub = _hub(f"there is no folder {name}, and to look for it on the hub")
+    try:
+        return Path(hub.snapshot_download(name, allow_patterns=list(FILES), **options))
+    except Exception as error:  # of the network, of the hub, of the name: all of them are told alike
+        raise UserError(
+            f"there is no folder {name}, and it could not be fetched from the hub: {_first_line(error)}"
+        ) from error
+
+
+def pushed(folder: Path, repo: str, *, private: bool, token: str | None) -> str:
+    """Send a model directory; the address of it."""
+    hub = _hub("to put a model on the hub")
+    try:
+        api = hub.HfApi(token=token)
+        name = api.create_repo(repo, private=private, exist_ok=True).repo_id
+        title = "Model of metavib"
+        sent = api.upload_folder(
+            repo_id=name, folder_path=folder, allow_patterns=list(FILES), commit_message=title
+        )
+    except Exception as error:
+        raise UserError(f"{repo} could not be put on the hub: {_first_line(error)}") from error
+    return str(sent)
+
+
+def _hub(wish: str) -> ModuleType:
+    try:
+        import huggingface_hub
+    except ModuleNotFoundError as error:
+        raise UserError(f"{wish} takes huggingface_hub: pip install 'metavib[hub]'.") from error
+    return huggingface_hub
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
