@@ -26,6 +26,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     install_import_hook([f"metavib.{unit}" for unit in sorted(_UNITS)], f"{__name__}.check_types")
 
+pytest_plugins = ["serving_fixtures"]
+
 os.environ.setdefault("PYTHONHASHSEED", "0")
 os.environ.setdefault(
     "OMP_NUM_THREADS", "1"

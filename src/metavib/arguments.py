@@ -18,6 +18,7 @@ COMMANDS = {
     "train": "train on some domains and measure on one that is held out; resumes an unfinished run",
     "evaluate": "measure a trained model on a domain",
     "predict": "classify images, with probability and uncertainty",
+    "serve": "classify images over HTTP, with a page to try a model on",
     "reproduce": "measure a table of the paper, with its numbers beside ours; goes on where it was",
     "report": "turn run directories into one page of tables and figures, and files for a paper",
     "bench": "measure how fast training, prediction and data are on this machine",
@@ -101,6 +102,7 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
     predict.add_argument("--seed", type=int, default=0, help="of the draws (%(default)s)")
     _add_device(predict)
 
+    _add_serving(commands["serve"])
     _add_reproduction(commands["reproduce"])
 
     report = commands["report"]
@@ -162,6 +164,31 @@ def _add_training(train: argparse.ArgumentParser) -> None:
     train.add_argument("--no-batch", action="store_true", help="train the runs of a grid one after another")
     _add_data(train)
     _add_device(train)
+
+
+def _add_serving(serve: argparse.ArgumentParser) -> None:
+    serve.add_argument("model", metavar="MODEL", help="a model or run directory")
+    serve.add_argument("--host", default="127.0.0.1", help="the address to listen on (%(default)s)")
+    serve.add_argument("--port", type=int, default=8000, help="0 takes any that is free (%(default)s)")
+    serve.add_argument(
+        "--token", help="clients must send it; needed for other machines. METAVIB_TOKEN hides it from 'ps'"
+    )
+    serve.add_argument(
+        "--anyone-may-ask", action="store_true", help="listen to other machines without a token"
+    )
+    serve.add_argument(
+        "--allow-host", action="append", default=[], metavar="NAME", help="a name that a proxy passes on"
+    )
+    serve.add_argument("--max-bytes", type=int, help="of an image (20,000,000)")
+    serve.add_argument("--max-pixels", type=int, help="of an image (50,000,000)")
+    serve.add_argument("--max-images", type=int, help="in one request (64)")
+    serve.add_argument("--max-seconds", type=float, help="until a request has come (30)")
+    serve.add_argument(
+        "--mean", action="store_true", help="draw nothing, unless a client asks for mode=sampled"
+    )
+    _add_coverage(serve)
+    serve.add_argument("--seed", type=int, default=0, help="of the draws (%(default)s)")
+    _add_device(serve)
 
 
 def _add_reproduction(reproduce: argparse.ArgumentParser) -> None:

@@ -1,0 +1,235 @@
+"""Images of all clients as batches: threads decode and classify, the event loop hands in and gets answers.
+
+Nobody waits for a batch to fill: what came while the last batch was computed is the next one. So an image alone is
+answered at once, and under load batches are as large as the load makes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+import numpy as np
+from PIL import UnidentifiedImageError
+
+from metavib.data.images import describe
+from metavib.errors import UserError
+from metavib.serving.limits import LARGE_PIXELS, Limits
+from metavib.serving.predictor import Prediction, Predictor
+from metavib.serving.refusals import Refusal, busy, our_fault, too_large
+from metavib.serving.uploads import Upload
+
+BATCH = 64
+
+Outcome = Prediction | Refusal
+
+
+@dataclass(eq=False)
+class Job:
+    """The images of one request, and the promise of their answers. It belongs to the event loop."""
+
+    predictor: Predictor
+    answers: asyncio.Future[list[Outcome]]
+    pieces: list[Piece] = field(default_factory=list)
+    unanswered: int = 0
+    abandoned: bool = False  # read by the threads: nobody waits for the answer any more
+
+    def abandon(self) -> None:
+        """Nobody waits: what has not been done yet will not be done."""
+        self.abandoned = True
+        self.answers.cancel()
+
+
+@dataclass(eq=False)
+class Piece:
+    """One image on its way."""
+
+    job: Job
+    upload: Upload
+    large: bool = False
+    pixels: np.ndarray | None = None
+    outcome: Outcome | None = None
+
+
+class Lane:
+    """One thread that does the same to all that comes, as much at a time as there is."""
+
+    def __init__(self, name: str, work: Callable[[list[Piece]], None], most: int) -> None:
+        self._work, self._most = work, most
+        self._waiting: deque[Piece] = deque()
+        self._condition = threading.Condition()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=f"metavib {name}", daemon=True)
+
+    def start(self) -> None:
+        """From now on, what is put here is worked on."""
+        self._thread.start()
+
+    def put(self, pieces: Sequence[Piece]) -> None:
+        """More to do."""
+        with self._condition:
+            self._waiting.extend(pieces)
+            self._condition.notify()
+
+    def stop(self) -> None:
+        """Come to an end; what still waits is left."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while taken := self._take():
+            self._work(taken)
+
+    def _take(self) -> list[Piece]:
+        with self._condition:
+            self._condition.wait_for(lambda: self._waiting or self._stopping)
+            if self._stopping:
+                return []
+            return [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
+
+
+class Batcher:
+    """From uploads to predictions."""
+
+    def __init__(
+        self, limits: Limits, after_batch: Callable[[int], None] = lambda size: None, batch: int = BATCH
+    ) -> None:
+        self.limits, self._after_batch = limits, after_batch
+        self.waiting = 0  # images that were handed in and are not answered
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._model = Lane("model", self._classify, batch)
+        self._large = Lane("large images", self._decode, 1)
+        self._small = Lane("images", self._sort, batch)
+        self._lanes = (self._small, self._large, self._model)
+
+    def start(self) -> None:
+        """Start the threads; called on the event loop that will hand images in."""
+        self._loop = asyncio.get_running_loop()
+        for lane in self._lanes:
+            lane.start()
+
+    def stop(self) -> None:
+        """End the threads."""
+        for lane in self._lanes:
+            lane.stop()
+
+    def submit(self, uploads: Sequence[Upload], predictor: Predictor) -> Job:
+        """Hand images in; refused where too many wait already."""
+        assert self._loop is not None, "the batcher was not started"
+        if self.waiting + len(uploads) > self.limits.waiting_images:
+            raise busy(f"{self.waiting} images wait already")
+        job = Job(predictor, self._loop.create_future(), unanswered=len(uploads))
+        job.pieces = [Piece(job, upload) for upload in uploads]
+        self.waiting += len(uploads)
+        self._small.put(job.pieces)
+        return job
+
+    # --- in the threads -------------------------------------------------------------------------------------
+
+    def _sort(self, pieces: list[Piece]) -> None:
+        """Look at the headers; large images have a thread of their own, so that small ones need not wait."""
+        for piece in pieces:
+            _attempt(piece, self._look_at_header)
+        if large := [piece for piece in pieces if piece.large]:
+            self._large.put(large)
+        self._decode([piece for piece in pieces if not piece.large])
+
+    def _look_at_header(self, piece: Piece) -> None:
+        if not piece.upload.content:
+            raise Refusal(
+                HTTPStatus.BAD_REQUEST, f"{piece.upload.name} is empty", "Send the bytes of an image."
+            )
+        width, height, _ = describe(piece.upload.content, piece.upload.name)
+        if width * height > self.limits.image_pixels:
+            raise too_large(
+                f"{piece.upload.name} has {width:,} x {height:,} pixels, "
+                f"more than {self.limits.image_pixels:,} in all",
+                "Make it smaller: the model looks at a small copy anyway.",
+            )
+        piece.large = width * height > LARGE_PIXELS
+
+    def _decode(self, pieces: list[Piece]) -> None:
+        for piece in pieces:
+            _attempt(piece, _decode_one)
+        ready: list[Piece] = []
+        ended: list[Piece] = []
+        for piece in pieces:
+            (ended if piece.outcome is not None or piece.job.abandoned else ready).append(piece)
+        if ready:
+            self._model.put(ready)
+        if ended:
+            self._deliver(ended)
+
+    def _classify(self, pieces: list[Piece]) -> None:
+        wanted: dict[Predictor, list[Piece]] = {}
+        for piece in pieces:
+            if not piece.job.abandoned:
+                wanted.setdefault(piece.job.predictor, []).append(piece)
+        for predictor, own in wanted.items():
+            self._after_batch(len(own))
+            try:
+                answers: Sequence[Outcome] = predictor.predict(
+                    [piece.pixels for piece in own if piece.pixels is not None]
+                )
+            except Exception as error:
+                answers = [_failure(error)] * len(own)
+            for piece, answer in zip(own, answers, strict=True):
+                piece.outcome, piece.pixels = answer, None
+        self._deliver(pieces)
+
+    def _deliver(self, pieces: list[Piece]) -> None:
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._finish, pieces)
+
+    # --- on the event loop ----------------------------------------------------------------------------------
+
+    def _finish(self, pieces: list[Piece]) -> None:
+        self.waiting -= len(pieces)
+        for piece in pieces:
+            job = piece.job
+            job.unanswered -= 1
+            if not job.unanswered and not job.answers.done():
+                job.answers.set_result([own.outcome for own in job.pieces if own.outcome is not None])
+
+
+def _attempt(piece: Piece, work: Callable[[Piece], None]) -> None:
+    """Do something with an image that is still wanted; what is wrong with it becomes its outcome."""
+    if piece.outcome is not None or piece.job.abandoned:
+        return
+    try:
+        work(piece)
+    except Refusal as refusal:
+        piece.outcome = refusal
+    except UserError as error:
+        piece.outcome = _bad_image(error)
+    except Exception as error:
+        piece.outcome = _failure(error)
+
+
+def _decode_one(piece: Piece) -> None:
+    piece.pixels = piece.job.predictor.decode(piece.upload.content, piece.upload.name)
+
+
+def _bad_image(error: UserError) -> Refusal:
+    if isinstance(error.__cause__, UnidentifiedImageError):
+        what_to_do = "Send a JPEG, PNG, WebP, BMP or TIFF image."
+        return Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, str(error), what_to_do)
+    return Refusal(
+        HTTPStatus.UNPROCESSABLE_ENTITY, str(error), "Send the whole file, or save the image again."
+    )
+
+
+def _failure(error: Exception) -> Refusal:
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return busy("the server is out of memory")
+    logging.getLogger("metavib").error("an image could not be classified", exc_info=error)
+    return our_fault()

@@ -1,0 +1,69 @@
+"""How much a server takes on: bytes, pixels, number and time, for one client and for all of them together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import TracebackType
+
+from metavib.errors import UserError
+from metavib.serving.refusals import busy
+
+LARGE_PIXELS = 4_000_000  # larger images are decoded one at a time, so that small ones do not wait for them
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request, and all requests that are being worked on, may take."""
+
+    image_bytes: int = 20_000_000
+    image_pixels: int = 50_000_000
+    images: int = 64  # in one request
+    request_bytes: int = 64_000_000
+    body_seconds: float = 30.0  # until the whole body has come
+    answer_seconds: float = 60.0  # until the answer is ready
+    waiting_images: int = 1024  # of all clients
+    waiting_bytes: int = 256_000_000  # of all clients, also of bodies that are still coming
+    connections: int = 512
+    header_bytes: int = 32_768
+    header_seconds: float = 10.0
+    idle_seconds: int = 30  # of a connection between two requests
+    stop_seconds: int = 30  # for requests that are being answered when the server stops
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not value > 0:
+                raise UserError(f"the limit {name} is {value}, but has to be more than 0.")
+
+
+class Budget:
+    """The bytes that all requests together may hold."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.taken = most, 0
+
+    def account(self) -> Account:
+        """What one request takes; all of it is given back at the end of the block."""
+        return Account(self)
+
+
+class Account:
+    """One request's part of the budget."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget, self.taken = budget, 0
+
+    def __enter__(self) -> Account:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.budget.taken -= self.taken
+        self.taken = 0
+
+    def take(self, count: int) -> None:
+        """So many bytes more; refused where all requests together would hold too many."""
+        if self.budget.taken + count > self.budget.most:
+            raise busy("the server holds as many bytes of images as it may")
+        self.budget.taken += count
+        self.taken += count

@@ -1,0 +1,289 @@
+"""The server: a model behind HTTP, described by OpenAPI, with a page of its own.
+
+Annotations are evaluated here as they stand (there is no `from __future__ import annotations`): FastAPI reads
+them, and what they name is imported where it is used.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from http import HTTPStatus
+from importlib.resources import files
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from metavib import __version__
+from metavib.errors import UserError
+from metavib.serving.answers import Answers, ModelFacts, State, answers_of, facts_of
+from metavib.serving.batching import Batcher, Outcome
+from metavib.serving.connection import limited_connection
+from metavib.serving.guards import Access, Guard, json_of
+from metavib.serving.limits import Budget, Limits
+from metavib.serving.metrics import ServerMetrics
+from metavib.serving.predictor import Predictor
+from metavib.serving.refusals import Problem, Refusal, busy
+from metavib.serving.uploads import ClientGone, Receive, Upload, read_uploads
+
+PAGE = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+}
+_BINARY = {"type": "string", "format": "binary"}
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "image/*": {"schema": _BINARY},
+            "multipart/form-data": {
+                "schema": {"type": "object", "properties": {"image": {"type": "array", "items": _BINARY}}}
+            },
+        },
+    }
+}
+_PROBLEMS = {
+    400: "The body is empty or no form",
+    401: "The token is missing or wrong",
+    403: "Asked for by another name, or by a page of another site",
+    408: "The body came too slowly",
+    413: "Too many bytes, pixels or images",
+    415: "No image, or none of a kind that is read",
+    422: "A damaged image, or an unknown option",
+    503: "Too busy; Retry-After says when to come again",
+}
+_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {"model": Answers, "description": "Predictions, in the order of the images"},
+    **{status: {"model": Problem, "description": text} for status, text in _PROBLEMS.items()},
+}
+
+
+class Service:
+    """A model and everything between it and its clients."""
+
+    def __init__(self, predictors: dict[str, Predictor], limits: Limits) -> None:
+        self.predictors, self.limits = predictors, limits
+        self.budget = Budget(limits.waiting_bytes)
+        self.metrics = ServerMetrics(lambda: self.batcher.waiting, lambda: self.budget.taken)
+        self.batcher = Batcher(limits, self.metrics.batch.observe)
+        self.ready = False
+
+    @contextlib.asynccontextmanager
+    async def running(self, app: Any = None) -> AsyncIterator[None]:
+        """Threads are there, and the model has answered once, so that the first client need not wait longer."""
+        for predictor in self.predictors.values():
+            shape = (predictor.preprocessing.channels, *2 * (predictor.preprocessing.size,))
+            await asyncio.to_thread(predictor.predict, [np.zeros(shape, dtype=np.uint8)])
+        self.batcher.start()
+        self.ready = True
+        yield
+        self.ready = False
+        await asyncio.to_thread(self.batcher.stop)
+
+    async def answers(
+        self, headers: Any, receive: Receive, mode: str | None, top: int | None, samples: bool
+    ) -> Answers:
+        """From a request to its predictions."""
+        predictor = self.predictors[mode] if mode else next(iter(self.predictors.values()))
+        with self.budget.account() as account:
+            uploads = await read_uploads(
+                headers.get("content-type", ""), headers.get("content-length"), receive, self.limits, account
+            )
+            outcomes = await self._outcomes(uploads, predictor, receive)
+        for outcome in outcomes:
+            self.metrics.images(_kind(outcome))
+        return answers_of(uploads, outcomes, top, samples)
+
+    async def _outcomes(
+        self, uploads: Sequence[Upload], predictor: Predictor, receive: Receive
+    ) -> list[Outcome]:
+        """What became of the images; where the client goes away, nothing more is done for it."""
+        job = self.batcher.submit(uploads, predictor)
+        gone = asyncio.ensure_future(receive())  # after the body, only the end of the connection can come
+        try:
+            await asyncio.wait(
+                (job.answers, gone),
+                timeout=self.limits.answer_seconds,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if job.answers.done():
+                return job.answers.result()
+            self.metrics.images("abandoned", len(uploads))
+            if gone.done():
+                raise ClientGone
+            raise busy(f"there was no answer within {self.limits.answer_seconds:g} s")
+        finally:
+            gone.cancel()
+            if not job.answers.done():
+                job.abandon()
+
+
+def _kind(outcome: Outcome) -> str:
+    if isinstance(outcome, Refusal):
+        return "refused"
+    return {True: "unsure", False: "sure", None: "unknown"}[outcome.unsure]
+
+
+def build_app(service: Service, access: Access) -> Guard:
+    """The routes of a service, behind its guard."""
+    try:
+        from fastapi import FastAPI, Query, Request, Response
+        from fastapi.exceptions import RequestValidationError
+        from starlette.exceptions import HTTPException
+    except ModuleNotFoundError as error:
+        raise UserError("the server needs FastAPI; run: pip install 'metavib[serve]'") from error
+
+    app = FastAPI(
+        title="metavib",
+        version=__version__,
+        description="Classifies images, and says when it is unsure.",
+        lifespan=service.running,
+        docs_url=None,  # these pages load from elsewhere
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+
+    def as_json(value: Any, status: int = 200, headers: Any = None) -> Response:
+        return Response(json_of(value), status, headers, media_type="application/json")
+
+    @app.post(
+        "/predict",
+        summary="Classify one image (the body) or several (a form)",
+        response_model=None,
+        responses=_RESPONSES,
+        openapi_extra=_BODY,
+    )
+    async def predict(
+        request: Request,
+        top: Annotated[int | None, Query(ge=1, description="only so many probabilities")] = None,
+        mode: Annotated[
+            Literal["sampled", "mean"] | None,
+            Query(description="with drawn classifiers, or with the mean ones; neither is random"),
+        ] = None,
+        samples: Annotated[
+            bool, Query(description="also the probabilities under each drawn classifier")
+        ] = False,
+    ) -> Response:
+        try:
+            return as_json(await service.answers(request.headers, request.receive, mode, top, samples))
+        except ClientGone:
+            return Response(status_code=499)  # nobody reads it; it is for the metrics
+
+    @app.get("/model", summary="What the model is, and what the server takes", response_model=ModelFacts)
+    async def model() -> Response:
+        return as_json(facts_of(service.predictors, service.limits, __version__))
+
+    @app.get("/health", summary="Whether the server is there", response_model=State)
+    async def health() -> Response:
+        return as_json(State("ok"))
+
+    @app.get(
+        "/ready",
+        summary="Whether the server takes images",
+        response_model=State,
+        responses={503: {"model": Problem, "description": "It is starting or stopping"}},
+    )
+    async def ready() -> Response:
+        if not service.ready:
+            raise busy("the server is starting or stopping")
+        return as_json(State("ready"))
+
+    @app.get("/metrics", summary="Numbers for Prometheus", response_model=None)
+    async def metrics() -> Response:
+        content, kind = service.metrics.text()
+        return Response(content, media_type=kind)
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def openapi() -> Response:
+        return as_json(app.openapi())
+
+    def add_file(path: str, name: str, kind: str) -> None:
+        content = files("metavib.serving").joinpath("page", name).read_bytes()
+
+        @app.get(path, include_in_schema=False)
+        async def file() -> Response:
+            return Response(content, media_type=kind)
+
+    for path, (name, kind) in PAGE.items():
+        add_file(path, name, kind)
+
+    @app.exception_handler(Refusal)
+    async def refused(request: Request, refusal: Refusal) -> Response:
+        return as_json(refusal.problem, refusal.status, dict(refusal.headers))
+
+    @app.exception_handler(RequestValidationError)
+    async def unknown_option(request: Request, error: RequestValidationError) -> Response:
+        wrong = "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())
+        return as_json(Problem(f"an option is wrong ({wrong})", "See /openapi.json for what there is."), 422)
+
+    @app.exception_handler(HTTPException)
+    async def no_such_route(request: Request, error: HTTPException) -> Response:
+        said = HTTPStatus(error.status_code).phrase.lower()
+        what = f"{request.method} {request.url.path[:80]}: {said}"
+        return as_json(
+            Problem(what, "See /openapi.json for what there is."), error.status_code, error.headers
+        )
+
+    return Guard(app, access, service.metrics)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket at the address; port 0 takes any that is free."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except (OSError, OverflowError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(
+            f"cannot listen on {host} port {port}: {reason}. Choose another --host or --port."
+        ) from error
+    return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    """As a browser takes it."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def settings(app: Guard, limits: Limits) -> Any:
+    """How uvicorn is to serve the application."""
+    try:
+        import uvicorn
+    except ModuleNotFoundError as error:
+        raise UserError("the server needs uvicorn; run: pip install 'metavib[serve]'") from error
+    return uvicorn.Config(
+        app,
+        http=limited_connection(limits),
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=limits.idle_seconds,
+        timeout_graceful_shutdown=limits.stop_seconds,
+    )
+
+
+def serve(app: Guard, listener: socket.socket, limits: Limits, on_start: Callable[[], None]) -> None:
+    """Answer until SIGTERM or Ctrl-C; then requests that are being answered are answered, and no more."""
+    config = settings(app, limits)
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        """uvicorn's, which would end by the signal itself; to be told to stop is no failure."""
+
+        def handle_exit(self, sig: int, frame: Any) -> None:
+            self.force_exit = self.should_exit  # at the second time
+            self.should_exit = True
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            on_start()
+
+    Server(config).run([listener])

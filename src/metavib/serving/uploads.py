@@ -1,0 +1,189 @@
+"""Images as clients send them: a raw body, or the parts of a form. They are counted while they come.
+
+Nothing is written to the disk, and a client's file name is only ever said back to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from email.message import Message
+from http import HTTPStatus
+from typing import Any
+
+from metavib.serving.limits import Account, Limits
+from metavib.serving.refusals import Refusal, too_large
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+LONGEST_NAME = 120
+_SEND_AN_IMAGE = (
+    "Send one image as the body with its type (curl --data-binary @x.jpg -H 'Content-Type: image/jpeg'), "
+    "or several as a form (curl -F image=@x.jpg -F image=@y.png)."
+)
+_CONVERT = "Convert it to JPEG, PNG, WebP, BMP or TIFF."
+
+
+class ClientGone(Exception):
+    """Nobody waits for the answer any more."""
+
+
+@dataclass(frozen=True)
+class Upload:
+    """The bytes of what should be an image."""
+
+    content: bytes
+    name: str  # as the client calls it, made harmless; or its number
+
+
+async def read_uploads(
+    content_type: str, length: str | None, receive: Receive, limits: Limits, account: Account
+) -> list[Upload]:
+    """All images of a request, within the limits."""
+    kind = Message()
+    kind["content-type"] = content_type
+    form = content_type.lower().startswith("multipart/form-data")
+    if not form:
+        check_type(content_type)
+    most = limits.request_bytes if form else limits.image_bytes
+    if length is not None and length.isdigit() and int(length) > most:
+        raise _too_many_bytes("the request" if form else "the image", most)
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            chunks = _chunks(receive, most, "the request" if form else "the image", account)
+            if not form:
+                return [Upload(b"".join([chunk async for chunk in chunks]), "image 1")]
+            reader = FormReader(str(kind.get_param("boundary", "")), limits)
+            async for chunk in chunks:
+                reader.write(chunk)
+            return reader.uploads()
+    except TimeoutError:
+        raise Refusal(
+            HTTPStatus.REQUEST_TIMEOUT,
+            f"the body did not come within {limits.body_seconds:g} s",
+            "Send smaller images, or over a faster connection.",
+        ) from None
+
+
+async def _chunks(receive: Receive, most: int, what: str, account: Account) -> AsyncIterator[bytes]:
+    count = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        chunk = message.get("body", b"")
+        count += len(chunk)
+        if count > most:
+            raise _too_many_bytes(what, most)
+        account.take(len(chunk))
+        yield chunk
+        if not message.get("more_body", False):
+            return
+
+
+def _broken_form() -> Refusal:
+    return Refusal(
+        HTTPStatus.BAD_REQUEST,
+        "the form is cut off or not formed as multipart/form-data",
+        "Let your HTTP library build it, as curl -F image=@x.jpg does.",
+    )
+
+
+def _too_many_bytes(what: str, most: int) -> Refusal:
+    return too_large(f"{what} has more than {most:,} bytes", "Make images smaller, or send fewer at a time.")
+
+
+def check_type(content_type: str) -> None:
+    """Refuses what says itself that it is no image; what an image really is, its bytes say."""
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == "image/svg+xml":
+        raise Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "SVG is a drawing in words, not pixels", _CONVERT)
+    if not kind.startswith("image/") and kind != "application/octet-stream":
+        said = f"the content type {kind[:80]!r} is no image" if kind else "the request has no content type"
+        raise Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, said, _SEND_AN_IMAGE)
+
+
+def harmless_name(name: str, number: int) -> str:
+    """The last part of a file name without anything that a terminal or a page could trip over."""
+    last = name.replace("\\", "/").rpartition("/")[2]
+    printable = "".join(character for character in last if character.isprintable()).strip(". ")
+    return printable[:LONGEST_NAME] or f"image {number}"
+
+
+class FormReader:
+    """The parts of a form as they come, each within the limits."""
+
+    def __init__(self, boundary: str, limits: Limits) -> None:
+        from python_multipart.exceptions import FormParserError
+        from python_multipart.multipart import MultipartParser
+
+        self._limits, self._broken = limits, FormParserError
+        self._parts: list[Upload] = []
+        self._headers: dict[bytes, bytes] = {}
+        self._field, self._value, self._content = bytearray(), bytearray(), bytearray()
+        self._ended = False
+        if not boundary or not boundary.isascii():
+            raise _broken_form()
+        try:
+            self._parser = MultipartParser(
+                boundary.encode(),
+                {
+                    "on_part_begin": self._begin,
+                    "on_header_field": lambda data, start, end: self._field.extend(data[start:end]),
+                    "on_header_value": lambda data, start, end: self._value.extend(data[start:end]),
+                    "on_header_end": self._end_header,
+                    "on_headers_finished": self._check_part,
+                    "on_part_data": self._take,
+                    "on_part_end": self._end_part,
+                    "on_end": self._end,
+                },
+            )
+        except FormParserError:  # a boundary of enormous length
+            raise _broken_form() from None
+
+    def write(self, data: bytes) -> None:
+        """Some more of the body."""
+        try:
+            self._parser.write(data)
+        except self._broken:
+            raise _broken_form() from None
+
+    def uploads(self) -> list[Upload]:
+        """The images, once the whole body has come."""
+        if not self._ended:
+            raise _broken_form()
+        if not self._parts:
+            raise Refusal(HTTPStatus.BAD_REQUEST, "the form holds no image", _SEND_AN_IMAGE)
+        return self._parts
+
+    def _begin(self) -> None:
+        if len(self._parts) == self._limits.images:
+            raise too_large(
+                f"the form holds more than {self._limits.images} images", "Send them in several requests."
+            )
+        self._headers, self._content = {}, bytearray()
+
+    def _end_header(self) -> None:
+        self._headers[bytes(self._field).lower()] = bytes(self._value)
+        self._field, self._value = bytearray(), bytearray()
+
+    def _check_part(self) -> None:
+        if kind := self._headers.get(b"content-type", b"").decode("latin-1"):
+            check_type(kind)
+
+    def _take(self, data: bytes, start: int, end: int) -> None:
+        if len(self._content) + end - start > self._limits.image_bytes:
+            raise _too_many_bytes(f"image {len(self._parts) + 1}", self._limits.image_bytes)
+        self._content += data[start:end]
+
+    def _end_part(self) -> None:
+        from python_multipart.multipart import parse_options_header
+
+        _, options = parse_options_header(self._headers.get(b"content-disposition", b""))
+        name = options.get(b"filename", b"").decode("utf-8", errors="replace")
+        self._parts.append(Upload(bytes(self._content), harmless_name(name, len(self._parts) + 1)))
+        self._content = bytearray()
+
+    def _end(self) -> None:
+        self._ended = True
