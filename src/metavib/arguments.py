@@ -21,6 +21,7 @@ COMMANDS = {
     "serve": "classify images over HTTP, with a page to try a model on",
     "reproduce": "measure a table of the paper, with its numbers beside ours; goes on where it was",
     "report": "turn run directories into one page of tables and figures, and files for a paper",
+    "export": "turn a model into ONNX or a torch.export program, with the draws as inputs",
     "bench": "measure how fast training, prediction and data are on this machine",
     "describe": "explain an algorithm, dataset, backbone, preset, run or model",
 }
@@ -84,23 +85,7 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
     evaluate.add_argument("--data", help="where the datasets lie, if not in METAVIB_DATA")
     _add_device(evaluate)
 
-    predict = commands["predict"]
-    predict.add_argument("model", metavar="MODEL", help="a model or run directory")
-    predict.add_argument(
-        "files", metavar="FILE", nargs="+", help="images, folders of images, or - for names on stdin"
-    )
-    predict.add_argument("--csv", action="store_true", help="put CSV on stdout")
-    predict.add_argument("--top", type=int, metavar="K", help="the K most probable classes")
-    predict.add_argument(
-        "--samples", action="store_true", help="also the probabilities under each drawn classifier"
-    )
-    predict.add_argument("--mean", action="store_true", help="draw nothing: every distribution at its mean")
-    predict.add_argument(
-        "-0", "--null", action="store_true", help="names on stdin end with NUL, not a new line"
-    )
-    _add_coverage(predict)
-    predict.add_argument("--seed", type=int, default=0, help="of the draws (%(default)s)")
-    _add_device(predict)
+    _add_prediction(commands["predict"])
 
     _add_serving(commands["serve"])
     _add_reproduction(commands["reproduce"])
@@ -121,6 +106,8 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
     report.add_argument("--data", help="where the datasets lie, if not in METAVIB_DATA")
     _add_device(report)
 
+    _add_export(commands["export"])
+
     bench = commands["bench"]
     bench.add_argument("--quick", action="store_true", help="without the loop that decodes files")
     bench.add_argument("--rounds", type=int, default=7, help="measurements on a CPU (%(default)s)")
@@ -132,6 +119,31 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
         "name", metavar="NAME", nargs="?", help="what to explain; everything there is, without it"
     )
     return parser, commands
+
+
+def _add_prediction(predict: argparse.ArgumentParser) -> None:
+    predict.add_argument("model", metavar="MODEL", help="a model or run directory")
+    predict.add_argument(
+        "files", metavar="FILE", nargs="+", help="images, folders of images, or - for names on stdin"
+    )
+    predict.add_argument("--csv", action="store_true", help="put CSV on stdout")
+    predict.add_argument("--top", type=int, metavar="K", help="the K most probable classes")
+    predict.add_argument(
+        "--samples", action="store_true", help="also the probabilities under each drawn classifier"
+    )
+    predict.add_argument("--mean", action="store_true", help="draw nothing: every distribution at its mean")
+    predict.add_argument(
+        "-0", "--null", action="store_true", help="names on stdin end with NUL, not a new line"
+    )
+    _add_coverage(predict)
+    predict.add_argument("--seed", type=int, default=0, help="of the draws (%(default)s)")
+    _add_device(predict)
+
+
+def _add_export(export: argparse.ArgumentParser) -> None:
+    export.add_argument("model", metavar="MODEL", help="a model or run directory")
+    export.add_argument("--format", default="onnx", help="onnx or torch-export (%(default)s)")
+    export.add_argument("-o", "--out", metavar="FOLDER", help="where the files go (exported-FORMAT)")
 
 
 def _add_training(train: argparse.ArgumentParser) -> None:

@@ -47,6 +47,12 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
+def make_folder(path: Path) -> None:
+    """A folder to write into, with the folders around it."""
+    with _disk_errors_in_words(path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
 def append_line(path: Path, line: str) -> None:
     """One more line at the end of a file; whoever reads it must bear a last line that was cut off."""
     with _disk_errors_in_words(path), path.open("a", encoding="utf-8") as file:

@@ -1,0 +1,254 @@
+"""A model for other programs: as ONNX or as a program of torch.export, with the draws as inputs.
+
+There are two variants. `mean` takes images alone and always gives the same answer. `sampled` also takes standard
+normal noise for the classifiers and the latent codes, so that how many draws there are, and which, is decided by
+whoever calls it; a graph that drew by itself would answer differently each time. All images of a batch see the
+same draws, as in a `Predictor`. Images are uint8 as they are decoded: scaling and normalisation are in the graph.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import tempfile
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from metavib import __version__, atomic
+from metavib.algorithms.base import Algorithm
+from metavib.data.transforms import GREY_WEIGHTS
+from metavib.errors import UserError, unknown_name
+from metavib.model import ModelDescription, load_model, preprocessing_of
+from metavib.randomness import bits, key_of, normal
+
+SUFFIXES = {"onnx": ".onnx", "torch-export": ".pt2"}
+TOLERANCE = 1e-4  # the largest difference to the original, in probabilities and in nats
+
+Answers = Sequence[np.ndarray]
+Caller = Callable[[Sequence[np.ndarray]], Answers]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written, and how far its answers are from the model's own."""
+
+    files: tuple[Path, ...]
+    largest_difference: float
+
+
+class Variant(nn.Module, ABC):
+    """A function from images, and perhaps noise, to answers."""
+
+    name: ClassVar[str]
+    inputs: ClassVar[dict[str, str]]  # with the name of their first dimension, which may be of any size
+    outputs: ClassVar[tuple[str, ...]]
+    offset: Tensor
+    scale: Tensor
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        super().__init__()
+        self.algorithm = algorithm
+        self.preprocessing = preprocessing_of(algorithm.backbone)
+        # Buffers of our own: what `Preprocessing` keeps between calls would be a tensor of the tracer's.
+        self.register_buffer("offset", torch.tensor(self.preprocessing.mean).view(1, -1, 1, 1))
+        self.register_buffer("scale", torch.tensor(self.preprocessing.std).view(1, -1, 1, 1))
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Features of images as they are decoded."""
+        return self.algorithm.embed((images.to(torch.float32) / 255.0 - self.offset) / self.scale)
+
+    @abstractmethod
+    def example(self, batch: int, draws: int) -> tuple[Tensor, ...]:
+        """Inputs to trace and to try the variant with."""
+
+    def images(self, batch: int) -> Tensor:
+        """Noise from black to white, each image of another contrast: no answer is like the next."""
+        side, channels = self.preprocessing.size, self.preprocessing.channels
+        drawn = bits(key_of(batch, "export"), (batch, channels, side, side)).bitwise_and(255)
+        contrast = torch.arange(1, batch + 1).view(-1, 1, 1, 1)
+        return (drawn * contrast // batch).to(torch.uint8)
+
+
+@final
+class Mean(Variant):
+    """Every distribution at its mean."""
+
+    name = "mean"
+    inputs: ClassVar = {"images": "batch"}
+    outputs = ("probabilities", "entropy")
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        answer = self.algorithm.predictive(self.embed(images), None)
+        return answer.probabilities(), answer.entropy()
+
+    def example(self, batch: int, draws: int) -> tuple[Tensor, ...]:
+        return (self.images(batch),)
+
+
+@final
+class Sampled(Variant):
+    """Draws from the noise that is given."""
+
+    name = "sampled"
+    inputs: ClassVar = {
+        "images": "batch",
+        "classifier_noise": "classifier_draws",
+        "latent_noise": "latent_draws",
+    }
+    outputs = ("probabilities", "entropy", "model_entropy", "by_classifier")
+
+    def forward(self, images: Tensor, classifier_noise: Tensor, latent_noise: Tensor) -> tuple[Tensor, ...]:
+        noise = {"classifier": classifier_noise, "latent": latent_noise.unsqueeze(1)}
+        answer = self.algorithm.predictive(self.embed(images), noise)
+        return answer.probabilities(), answer.entropy(), answer.model_entropy(), answer.by_classifier()
+
+    def example(self, batch: int, draws: int) -> tuple[Tensor, ...]:
+        shapes = self.algorithm.prediction_noise_shapes(1)
+        classes, width = shapes["classifier"][1:]
+        return (
+            self.images(batch),
+            normal(key_of(batch, "export", "classifier"), (draws, classes, width)),
+            normal(key_of(batch, "export", "latent"), (draws + 1, width)),
+        )
+
+
+def export(model: Path, kind: str, out: Path) -> Exported:
+    """Write the variants of a model, try them, and put them in the folder `out` if they answer as it does."""
+    if kind not in SUFFIXES:
+        raise unknown_name("format", kind, SUFFIXES)
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file. Give a folder with -o.")
+    algorithm, description = load_model(model, torch.device("cpu"))
+    variants: list[Variant] = [Mean(algorithm)]
+    if algorithm.prediction_noise_shapes(1):
+        variants.append(Sampled(algorithm))
+    facts = facts_of(algorithm, description, variants, SUFFIXES[kind])
+    write = {"onnx": _write_onnx, "torch-export": _write_program}[kind]
+    atomic.make_folder(out)
+    differences, files = [], []
+    with tempfile.TemporaryDirectory(dir=out, prefix=".") as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of what its own exporter does
+        for variant in variants:
+            path = Path(folder) / f"{variant.name}{SUFFIXES[kind]}"
+            answer = write(variant.eval(), path, facts)
+            differences.append(_difference(variant, answer))
+            if not differences[-1] <= TOLERANCE:  # also where it is NaN
+                raise RuntimeError(
+                    f"the exported {variant.name} variant differs from the model by {differences[-1]:.1e}"
+                )
+        for path in sorted(Path(folder).iterdir()):
+            os.replace(path, out / path.name)
+            files.append(out / path.name)
+    described = out / f"{kind}.json"
+    atomic.write_json(described, facts | {"largest_difference": max(differences)})
+    return Exported((*files, described), max(differences))
+
+
+def facts_of(
+    algorithm: Algorithm, description: ModelDescription, variants: Sequence[Variant], suffix: str
+) -> dict[str, Any]:
+    """What a program must know that runs the variants."""
+    size, channels = preprocessing_of(algorithm.backbone)[:2]
+    calibration = description.calibration
+    return {
+        "made_by": f"metavib {__version__}",
+        "algorithm": description.algorithm,
+        "backbone": description.backbone,
+        "source_domains": list(description.source_domains),
+        "unseen_domain": description.unseen_domain,
+        "classes": list(description.classes),
+        "image": {
+            "size": size,
+            "channels": channels,
+            "colour": "RGB" if channels == 3 else "grey",
+            "grey_weights": None if channels == 3 else list(GREY_WEIGHTS),
+            "resize": "squashed to the size, bilinear with antialiasing",
+            "transparent": "over white",
+        },
+        "draws": {f"{name}_noise": shape[0] for name, shape in algorithm.prediction_noise_shapes(1).items()},
+        "variants": {variant.name: _described(variant, suffix) for variant in variants},
+        "entropy_quantiles": calibration
+        and {"mean": list(calibration.mean), "sampled": list(calibration.sampled)},
+    }
+
+
+def _described(variant: Variant, suffix: str) -> dict[str, Any]:
+    inputs = {
+        name: {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": [first, *tensor.shape[1:]]}
+        for (name, first), tensor in zip(variant.inputs.items(), variant.example(2, 2), strict=True)
+    }
+    return {"file": f"{variant.name}{suffix}", "inputs": inputs, "outputs": list(variant.outputs)}
+
+
+def _traced(variant: Variant) -> Any:
+    """The graph, for any number of images and of draws."""
+    dynamic = tuple({0: torch.export.Dim(name)} for name in variant.inputs.values())
+    with torch.no_grad():
+        return torch.export.export(variant, variant.example(3, 2), dynamic_shapes=dynamic, strict=False)
+
+
+def _write_program(variant: Variant, path: Path, facts: dict[str, Any]) -> Caller:
+    torch.export.save(_traced(variant), path, extra_files={"metavib.json": json.dumps(facts)})
+    program = torch.export.load(path).module()
+
+    def answer(inputs: Sequence[np.ndarray]) -> Answers:
+        with torch.no_grad():
+            return [tensor.numpy() for tensor in program(*map(torch.from_numpy, inputs))]
+
+    return answer
+
+
+def _write_onnx(variant: Variant, path: Path, facts: dict[str, Any]) -> Caller:
+    runtime = _libraries()
+    program = torch.onnx.export(
+        _traced(variant),
+        dynamo=True,
+        input_names=list(variant.inputs),
+        output_names=list(variant.outputs),
+        dynamic_shapes=tuple({0: name} for name in variant.inputs.values()),
+        verbose=False,
+    )
+    assert program is not None
+    program.model.metadata_props.update({name: json.dumps(value) for name, value in facts.items()})
+    program.save(path, external_data=False)
+    session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+    def answer(inputs: Sequence[np.ndarray]) -> Answers:
+        return session.run(list(variant.outputs), dict(zip(variant.inputs, inputs, strict=True)))
+
+    return answer
+
+
+def _libraries() -> Any:
+    """onnxruntime, once all that takes part in an export is there."""
+    try:
+        for name in ("onnx", "onnxscript"):
+            importlib.import_module(name)
+        return importlib.import_module("onnxruntime")
+    except ModuleNotFoundError as error:
+        raise UserError(f"ONNX takes {error.name}: pip install 'metavib[export]'.") from error
+
+
+@torch.no_grad()
+def _difference(variant: Variant, answer: Caller) -> float:
+    """The largest one to the original over batches of 1 and 5, and over few draws and many."""
+    largest = 0.0
+    for batch, draws in ((1, 1), (5, 4)):
+        inputs = variant.example(batch, draws)
+        expected = [tensor.numpy() for tensor in variant(*inputs)]
+        found = answer([tensor.numpy() for tensor in inputs])
+        for own, other in zip(expected, found, strict=True):
+            assert own.shape == other.shape
+            largest = max(largest, float(np.abs(own - other).max()))
+            if np.isnan(other).any():
+                return float("nan")
+    return largest
