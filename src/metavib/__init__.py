@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from metavib.estimator import MetaVIBClassifier as MetaVIBClassifier
     from metavib.serving.predictor import Prediction as Prediction
     from metavib.serving.predictor import Predictor as Predictor
     from metavib.serving.predictor import load as load
@@ -13,11 +14,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
+    "MetaVIBClassifier": "metavib.estimator",
     "Prediction": "metavib.serving.predictor",
     "Predictor": "metavib.serving.predictor",
     "load": "metavib.serving.predictor",
 }
-__all__ = ["Prediction", "Predictor", "__version__", "load"]
+__all__ = ["MetaVIBClassifier", "Prediction", "Predictor", "__version__", "load"]
 
 
 def __getattr__(name: str) -> object:

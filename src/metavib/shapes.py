@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int, UInt8
+    from jaxtyping import Bool, Float, Int, Num, UInt8
 else:
     try:
-        from jaxtyping import Bool, Float, Int, UInt8
+        from jaxtyping import Bool, Float, Int, Num, UInt8
     except ModuleNotFoundError:
-        Bool = Float = Int = UInt8 = None
+        Bool = Float = Int = Num = UInt8 = None
 
-__all__ = ["Bool", "Float", "Int", "UInt8"]
+__all__ = ["Bool", "Float", "Int", "Num", "UInt8"]

@@ -183,7 +183,12 @@ class ProbabilisticClassifier(Algorithm):
             )
             sums += membership.mT @ self.features(batch.images)
             counts += membership.sum(dim=0).unsqueeze(-1)
-        self.class_features.copy_(sums / counts)
+        self.keep(sums / counts)
+
+    @torch.no_grad()
+    def keep(self, means: Float[Tensor, "classes features"]) -> None:
+        """Predict from these class means h_c from now on, by the classifier that they give."""
+        self.class_features.copy_(means)
         classifier = self.infer_classifier(self.class_features)
         self.classifier_mean.copy_(classifier.mean)
         self.classifier_log_variance.copy_(classifier.log_variance)

@@ -12,7 +12,7 @@ from torch import Tensor
 from metavib.data.storage import Batch, ImageStore, joined
 from metavib.data.transforms import DRAWS_PER_IMAGE, Augmentation, Preprocessing, prepare
 from metavib.randomness import fold, key_of, uniform
-from metavib.shapes import Float, Int, UInt8
+from metavib.shapes import Float, Int, Num
 
 
 class Samples(NamedTuple):
@@ -79,7 +79,7 @@ class Source:
 class Drawn(NamedTuple):
     """The images of an episode as they are stored, for each of the stacked runs; meta-test comes first."""
 
-    pixels: UInt8[Tensor, "stored channels height width"]  # the whole store, or what was read from its files
+    pixels: Num[Tensor, "stored channels height width"]  # the whole store, or what was read from its files
     rows: Int[Tensor, "images"]  # which of them, of all runs, domains and samples
     labels: Int[Tensor, "runs domains samples"]
     domains: Int[Tensor, "runs domains"]

@@ -1,4 +1,8 @@
-"""Decoded images where training can reach them: on the device where they fit, else in their memory maps."""
+"""Decoded images where training can reach them: on the device where they fit, else in their memory maps.
+
+They are bytes, or floats where an array of such was given: images in [0, 1], or features, which are images of one
+pixel with as many channels.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ import torch
 from torch import Tensor
 
 from metavib.data.transforms import Preprocessing
-from metavib.shapes import Float, Int, UInt8
+from metavib.shapes import Float, Int, Num
 
 SHARE_OF_FREE_MEMORY = 0.5  # what resident images may take; the rest is the network's
 
@@ -44,7 +48,7 @@ class ImageStore:
         return self._resident
 
     @property
-    def tensor(self) -> UInt8[Tensor, "images channels height width"]:
+    def tensor(self) -> Num[Tensor, "images channels height width"]:
         """All images, on the device; put there when they are first needed."""
         assert self._resident
         if self._tensor is None:
@@ -54,7 +58,7 @@ class ImageStore:
     def __len__(self) -> int:
         return int(self.ends[-1])
 
-    def gather(self, rows: Int[Tensor, "batch"]) -> UInt8[Tensor, "batch channels height width"]:
+    def gather(self, rows: Int[Tensor, "batch"]) -> Num[Tensor, "batch channels height width"]:
         """The images at these positions, on the device."""
         if self.resident:
             return self.tensor[rows]
@@ -62,19 +66,18 @@ class ImageStore:
 
     def gather_on_host(
         self, rows: Int[Tensor, "batch"], into: Tensor | None = None
-    ) -> UInt8[Tensor, "batch channels height width"]:
+    ) -> Num[Tensor, "batch channels height width"]:
         """The images at these positions, read from their memory maps."""
         wanted = rows.numpy()
-        gathered = (
-            torch.empty((len(wanted), *self.parts[0].shape[1:]), dtype=torch.uint8) if into is None else into
-        )
-        pixels = gathered.numpy()
+        if into is None:
+            into = torch.from_numpy(np.empty((len(wanted), *self.parts[0].shape[1:]), self.parts[0].dtype))
+        pixels = into.numpy()
         start = 0
         for part, end in zip(self.parts, self.ends, strict=True):
             here = np.flatnonzero((wanted >= start) & (wanted < end))
             pixels[here] = part[wanted[here] - start]
             start = end
-        return gathered
+        return into
 
     def batches(
         self,

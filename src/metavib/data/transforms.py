@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from metavib import kernels
 from metavib.settings import Settings, setting
-from metavib.shapes import Float, Int, UInt8
+from metavib.shapes import Float, Int, Num
 
 
 class Preprocessing(NamedTuple):
@@ -25,10 +25,10 @@ class Preprocessing(NamedTuple):
     std: tuple[float, ...]
 
     def __call__(
-        self, images: UInt8[Tensor, "batch channels height width"]
+        self, images: Num[Tensor, "batch channels height width"]
     ) -> Float[Tensor, "batch channels height width"]:
-        """Pixels as the network wants them."""
-        return self.normalised(images.to(torch.float32) / 255.0)
+        """Pixels as the network wants them, from bytes or from floats that are scaled already."""
+        return self.normalised(_scaled(images))
 
     def normalised(
         self, images: Float[Tensor, "batch channels height width"]
@@ -81,14 +81,14 @@ def augment(
 
 
 def prepare(
-    stored: UInt8[Tensor, "stored channels height width"],
+    stored: Num[Tensor, "stored channels height width"],
     rows: Int[Tensor, "batch"],
     preprocessing: Preprocessing,
     settings: Augmentation,
     draws: Float[Tensor, "batch draws"] | None,
 ) -> Float[Tensor, "batch channels height width"]:
     """The stored images at these rows, augmented by their draws where there are any, as the network wants them."""
-    if kernels.serve(stored.device):
+    if stored.dtype == torch.uint8 and kernels.serve(stored.device):
         from metavib.kernels import images as kernel
 
         return kernel.prepare(
@@ -105,7 +105,12 @@ def prepare(
         )
     if draws is None:
         return preprocessing(stored[rows])
-    return preprocessing.normalised(augment(stored[rows].to(torch.float32) / 255.0, settings, draws))
+    return preprocessing.normalised(augment(_scaled(stored[rows]), settings, draws))
+
+
+def _scaled(stored: Tensor) -> Tensor:
+    """Bytes as numbers in [0, 1]; floats as they are."""
+    return stored if stored.is_floating_point() else stored.to(torch.float32) / 255.0
 
 
 def _widest(settings: Augmentation) -> float:

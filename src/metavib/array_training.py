@@ -1,0 +1,154 @@
+"""From arrays in memory to a trained network, and from its plain arrays back to the network."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from metavib.algorithms import algorithm_named
+from metavib.algorithms.base import Algorithm
+from metavib.data.arrays import channels_first, features_as_pixels, images_as_pixels, sources_of
+from metavib.errors import UserError, unknown_name
+from metavib.experiment import Experiment
+from metavib.model import preprocessing_of
+from metavib.networks.backbone import Backbone
+from metavib.networks.backbones import BACKBONES
+from metavib.networks.mlp import MLP
+from metavib.optimization import NonFiniteError
+from metavib.program import Program, Trainee
+from metavib.randomness import key_of
+from metavib.runner import Surroundings, prepared_algorithm
+from metavib.settings import Settings
+
+FEATURES = "mlp"  # the backbone of features; all others take images
+READ = 100  # times that the losses are read, evenly spread over the steps
+
+History = dict[str, list[float]]  # the step, and each term of the loss
+Show = Callable[[int, dict[str, float]], None]
+
+
+def backbone_for(samples: np.ndarray, name: str) -> str:
+    """The backbone of this name, checked; auto is what suits the samples."""
+    features = samples.ndim == 2
+    if name == "auto":
+        if features:
+            return FEATURES
+        return "digits" if channels_first(samples).shape[1] == 1 else "squeezenet"
+    if name not in (FEATURES, *BACKBONES):
+        raise unknown_name("backbone", name, (FEATURES, *BACKBONES))
+    if features and name != FEATURES:
+        raise UserError(f"X holds features [n, d], and {name} takes images: use backbone='{FEATURES}'.")
+    if not features and name == FEATURES:
+        raise UserError(
+            f"X holds images, and {FEATURES} takes features [n, d]: give X.reshape(len(X), -1), or a network "
+            "for images."
+        )
+    return name
+
+
+def usual_weights(backbone: str) -> str:
+    """ImageNet's, where the network has them."""
+    known = backbone != FEATURES and BACKBONES[backbone].imagenet_weights is not None
+    return "imagenet" if known else "none"
+
+
+def untrained(
+    experiment: Experiment, samples: np.ndarray, classes: int, hidden_width: int, device: torch.device
+) -> Algorithm:
+    """The network with its first weights, which depend on the seed alone."""
+    if experiment.backbone != FEATURES:
+        return prepared_algorithm(experiment, classes, Surroundings(device))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key_of(experiment.seed, "initialisation") & 0x7FFFFFFFFFFFFFFF)
+        network = MLP(samples.shape[1], hidden_width)
+        algorithm = _on_top(network, experiment.algorithm, experiment.method, classes)
+    network.standardise_by(torch.from_numpy(np.array(samples, dtype=np.float64)))
+    return algorithm.to(device)
+
+
+def train(
+    experiment: Experiment,
+    algorithm: Algorithm,
+    samples: np.ndarray,
+    labels: np.ndarray,
+    domains: np.ndarray,
+    device: torch.device,
+    show: Show = lambda step, terms: None,
+) -> History:
+    """Make all steps and leave the trained parameters in `algorithm`; the losses along the way."""
+    pixels = as_pixels(samples, algorithm.backbone)
+    preprocessing = preprocessing_of(algorithm.backbone)
+    sources = sources_of(pixels, labels, domains, algorithm.classes, preprocessing, device)
+    program = Program([Trainee(experiment, algorithm, sources)])
+    every = max(1, program.steps // READ)
+    history: History = {"step": []}
+    while program.done < program.steps:
+        with _flushed():
+            program.step()
+        if program.done % every == 0 or program.done == program.steps:
+            for problem in program.optimizer.failures(list(program.terms)).values():
+                raise NonFiniteError(problem)
+            terms = {name: by_run[0] for name, by_run in program.values().items()}
+            for name, value in {"step": program.done, **terms}.items():
+                history.setdefault(name, []).append(value)
+            show(program.done, terms)
+    algorithm.absorb(sources.train.batches())
+    return history
+
+
+@contextlib.contextmanager
+def _flushed() -> Iterator[None]:
+    """The smallest numbers count as zero.
+
+    Where samples are fitted well, gradients are full of such numbers, and a CPU takes several times as long.
+    """
+    before = (torch.tensor([1e-39]) * 1.0).item() == 0.0  # torch does not tell
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
+
+
+def as_pixels(samples: np.ndarray, backbone: Backbone) -> np.ndarray:
+    """Features or images as the backbone's store holds them."""
+    if samples.ndim == 2:
+        return features_as_pixels(samples)
+    return images_as_pixels(samples, backbone.image_size, backbone.channels)
+
+
+def arrays_of(algorithm: Algorithm) -> dict[str, np.ndarray]:
+    """The whole model as plain arrays by name."""
+    return {name: tensor.detach().cpu().numpy() for name, tensor in algorithm.state_dict().items()}
+
+
+def rebuilt(
+    record: Mapping[str, Any], arrays: Mapping[str, np.ndarray], classes: int, device: torch.device
+) -> Algorithm:
+    """The trained network from its experiment, as plain values, and its arrays."""
+    features = record["backbone"] == FEATURES
+    backbone: Backbone
+    if features:
+        width, inputs = arrays["backbone.hidden_1.weight"].shape
+        backbone = MLP(inputs, width)
+    else:
+        backbone = BACKBONES[record["backbone"]]()
+        if record["weights"] != "none":
+            backbone.freeze_normalisation()
+    method = algorithm_named(record["algorithm"]).Config(**record["method"])
+    algorithm = _on_top(backbone, record["algorithm"], method, classes)
+    algorithm.load_state_dict({name: torch.tensor(values) for name, values in arrays.items()})
+    if features:
+        # scikit-learn compares answers to more digits than float32 keeps from one size of batch to another.
+        algorithm.double()
+    # Channels last, as in training.
+    return algorithm.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+
+
+def _on_top(backbone: Backbone, algorithm: str, method: Settings, classes: int) -> Algorithm:
+    kind: Any = algorithm_named(algorithm)
+    return kind(backbone, classes, method)

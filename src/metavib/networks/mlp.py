@@ -1,0 +1,53 @@
+"""The backbone for features that are no images: fully connected layers on standardised inputs."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from metavib.networks.backbone import PIXELS, Backbone
+from metavib.shapes import Float
+
+
+@final
+class MLP(Backbone):
+    """Two fully connected layers with ReLU. A row of features is an image of one pixel with as many channels.
+
+    The model keeps what its inputs are standardised by, so that it takes features as they come.
+    """
+
+    small = True
+    image_size = 1
+    normalisation = PIXELS
+
+    centre: Tensor
+    scale: Tensor
+
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__()
+        self.channels, self.feature_size = inputs, width
+        # float64: features of 1e9 that differ in their last digits are all alike in float32.
+        self.register_buffer("centre", torch.zeros(inputs, dtype=torch.float64))
+        self.register_buffer("scale", torch.ones(inputs, dtype=torch.float64))
+        self.hidden_1 = nn.Linear(inputs, width)
+        self.hidden_2 = nn.Linear(width, width)
+        for layer in (self.hidden_1, self.hidden_2):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")  # the digit network says why
+            nn.init.zeros_(layer.bias)
+
+    @torch.no_grad()
+    def standardise_by(self, features: Float[Tensor, "count inputs"]) -> None:
+        """Take the mean and deviation of these features as those of all inputs; a constant one is centred only."""
+        features = features.to(self.centre)
+        deviation = features.std(dim=0, correction=0)
+        # Rounding alone makes a constant feature deviate; divided by that, another value would be huge.
+        varies = deviation > 1e-12 * features.abs().amax(dim=0)
+        self.centre.copy_(features.mean(dim=0))
+        self.scale.copy_(torch.where(varies, deviation, 1.0))
+
+    def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
+        units = (images.flatten(1).to(self.centre.dtype) - self.centre) / self.scale
+        units = self.hidden_1(units.to(self.hidden_1.weight.dtype)).relu()
+        return self.hidden_2(units).relu()
