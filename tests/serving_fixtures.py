@@ -76,7 +76,8 @@ def started(predictors: dict[str, Any], limits: Any, access: Any) -> Iterator[Ru
     """A whole server: real sockets, uvicorn, threads."""
     import uvicorn
 
-    from metavib.serving.server import Service, build_app, listen, settings
+    from metavib.serving.listening import listen, settings
+    from metavib.serving.server import Service, build_app
 
     service = Service(predictors, limits)
     listener = listen("127.0.0.1", 0)

@@ -6,7 +6,6 @@ METAVIB_SCREENSHOTS=FOLDER keeps what the browser shows, to be looked at.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +16,6 @@ from metavib.cli import main
 
 SIZES = (400, 1400)
 SCHEMES = ("light", "dark")
-NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
 class Opened(NamedTuple):
@@ -26,19 +24,6 @@ class Opened(NamedTuple):
     page: Any
     messages: list[str]
     requests: list[str]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Debian's Chromium, without a window."""
-    path = next(filter(None, map(shutil.which, NAMES)), None)
-    if path is None:
-        pytest.skip("no chromium here: `make browser` installs Debian's")
-    playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
-    with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,9 @@ import warnings
 from metavib.errors import UserError
 from metavib.serving.guards import access_for
 from metavib.serving.limits import Limits
+from metavib.serving.listening import address_of, listen, serve
 from metavib.serving.predictor import MODES, Predictor, load
-from metavib.serving.server import Service, address_of, build_app, listen, serve
+from metavib.serving.server import Service, build_app
 from metavib.terminal import say
 
 

@@ -6,10 +6,10 @@ them, and what they name is imported where it is used.
 
 import asyncio
 import contextlib
-import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from http import HTTPStatus
 from importlib.resources import files
+from inspect import signature
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -18,12 +18,11 @@ from metavib import __version__
 from metavib.errors import UserError
 from metavib.serving.answers import Answers, ModelFacts, State, answers_of, facts_of
 from metavib.serving.batching import Batcher, Outcome
-from metavib.serving.connection import limited_connection
 from metavib.serving.guards import Access, Guard, json_of
 from metavib.serving.limits import Budget, Limits
 from metavib.serving.metrics import ServerMetrics
 from metavib.serving.predictor import Predictor
-from metavib.serving.refusals import Problem, Refusal, busy
+from metavib.serving.refusals import Problem, Refusal, busy, our_fault
 from metavib.serving.uploads import ClientGone, Receive, Upload, read_uploads
 
 PAGE = {
@@ -134,7 +133,11 @@ def build_app(service: Service, access: Access) -> Guard:
     except ModuleNotFoundError as error:
         raise UserError("the server needs FastAPI; run: pip install 'metavib[serve]'") from error
 
+    # Later versions report to a collector where the surroundings ask for it: nothing of ours leaves the machine.
+    silent = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
+    options: dict[str, Any] = {"telemetry": silent} if "telemetry" in signature(FastAPI).parameters else {}
     app = FastAPI(
+        **options,
         title="metavib",
         version=__version__,
         description="Classifies images, and says when it is unsure.",
@@ -213,6 +216,10 @@ def build_app(service: Service, access: Access) -> Guard:
     async def refused(request: Request, refusal: Refusal) -> Response:
         return as_json(refusal.problem, refusal.status, dict(refusal.headers))
 
+    @app.exception_handler(Exception)
+    async def failed(request: Request, error: Exception) -> Response:
+        return as_json(our_fault().problem, our_fault().status)  # the guard gets the error too, and logs it
+
     @app.exception_handler(RequestValidationError)
     async def unknown_option(request: Request, error: RequestValidationError) -> Response:
         wrong = "; ".join(f"{one['loc'][-1]}: {one['msg']}" for one in error.errors())
@@ -227,63 +234,3 @@ def build_app(service: Service, access: Access) -> Guard:
         )
 
     return Guard(app, access, service.metrics)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A socket at the address; port 0 takes any that is free."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except (OSError, OverflowError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(
-            f"cannot listen on {host} port {port}: {reason}. Choose another --host or --port."
-        ) from error
-    return listener
-
-
-def address_of(listener: socket.socket) -> str:
-    """As a browser takes it."""
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def settings(app: Guard, limits: Limits) -> Any:
-    """How uvicorn is to serve the application."""
-    try:
-        import uvicorn
-    except ModuleNotFoundError as error:
-        raise UserError("the server needs uvicorn; run: pip install 'metavib[serve]'") from error
-    return uvicorn.Config(
-        app,
-        http=limited_connection(limits),
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=limits.idle_seconds,
-        timeout_graceful_shutdown=limits.stop_seconds,
-    )
-
-
-def serve(app: Guard, listener: socket.socket, limits: Limits, on_start: Callable[[], None]) -> None:
-    """Answer until SIGTERM or Ctrl-C; then requests that are being answered are answered, and no more."""
-    config = settings(app, limits)
-    import uvicorn
-
-    class Server(uvicorn.Server):
-        """uvicorn's, which would end by the signal itself; to be told to stop is no failure."""
-
-        def handle_exit(self, sig: int, frame: Any) -> None:
-            self.force_exit = self.should_exit  # at the second time
-            self.should_exit = True
-
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            on_start()
-
-    Server(config).run([listener])

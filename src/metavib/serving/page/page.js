@@ -66,8 +66,8 @@ async function learnFacts() {
     `This model knows ${facts.classes.length} classes (${many(facts.classes)}). ` +
     `It learned them from ${many(facts.source_domains)}, and was tested on ${facts.unseen_domain}, which it had never seen.`;
   find("legend-unsure").textContent =
-    `the answer is less certain than for ${percent(facts.coverage, 0)} of the images that the model was checked on ` +
-    "after training. Such labels are wrong more often.";
+    `there is more doubt (entropy) than for ${percent(facts.coverage, 0)} of the images from its sources that the ` +
+    "model was checked on after training. Such labels are wrong more often.";
   return true;
 }
 
@@ -99,11 +99,9 @@ function take(files) {
   const images = [...files];
   if (!images.length) return;
   find("results").hidden = false;
-  for (const file of images) {
-    const card = newCard(file);
-    find("cards").prepend(card.element);
-    waiting.push(card);
-  }
+  const cards = images.map(newCard);
+  find("cards").prepend(...cards.map((card) => card.element)); // the newest first, in the order they were given
+  waiting.push(...cards);
   while (find("cards").children.length > MOST_CARDS) find("cards").lastElementChild.remove();
   announce(images.length === 1 ? "Working on 1 image." : `Working on ${images.length} images.`);
   work();
@@ -194,7 +192,7 @@ function showPrediction(card, prediction) {
   const said = card.element.querySelector(".said");
   card.element.removeAttribute("aria-busy");
   card.element.classList.toggle("unsure", prediction.unsure === true);
-  const label = make("p", "label", prediction.label);
+  const label = make("p", "label", prediction.unsure ? `${prediction.label}?` : prediction.label);
   label.append(make("span", "quiet", ` ${percent(prediction.probability)}`));
   said.replaceChildren(label, judgement(...certainty(prediction)));
   said.append(bars(sorted.slice(0, MOST_BARS), prediction, "Probability of each class"));
@@ -210,9 +208,9 @@ function showPrediction(card, prediction) {
 
 function certainty(prediction) {
   if (prediction.unsure === null) return ["", "This model does not say when it is unsure: it was saved without that."];
-  const share = facts ? percent(facts.coverage, 0) : "most";
-  if (!prediction.unsure) return ["", `About as certain as for ${share} of the images that the model was checked on.`];
-  return ["Unsure", `Do not rely on this label. The answer is less certain than for ${share} of the images that the model was checked on.`];
+  const usual = `${facts ? percent(facts.coverage, 0) : "most"} of the images that the model was checked on.`;
+  if (!prediction.unsure) return ["", `Sure enough: no more doubt than for ${usual}`];
+  return ["Unsure", `Do not rely on this label: there is more doubt than for ${usual}`];
 }
 
 function showProblem(card, problem) {
@@ -268,9 +266,9 @@ function part(kind, from, to) {
 function nearest(prediction) {
   const sorted = Object.entries(prediction.distances).sort((one, other) => one[1] - other[1]);
   if (!sorted.length) return [];
-  const named = sorted.slice(0, 3).map(([name, distance]) => `${name} (${distance.toFixed(1)})`);
+  const named = sorted.slice(0, 3).map(([name, distance]) => `${name} (${distance.toFixed(1)}\u00a0×)`);
   const text = make("p", "near");
-  text.append(make("span", "quiet", "Looks like the mean of "), named.join(", "), make("span", "quiet", "; 1 is usual."));
+  text.append(make("span", "quiet", "Nearest class means: "), named.join(", "), make("span", "quiet", " the usual distance."));
   return [text];
 }
 
@@ -279,10 +277,12 @@ function numbers(prediction, classes) {
   element.append(make("summary", "", "Numbers"));
   const list = make("dl", "facts");
   const add = (name, text) => list.append(make("dt", "", name), make("dd", "", text));
-  add("Uncertainty", `${prediction.entropy.toFixed(3)} nats; 0 is sure, ${Math.log(classes).toFixed(3)} is no idea`);
-  add("from disagreeing classifiers", `${prediction.model_entropy.toFixed(3)} nats`);
-  if (facts && facts.thresholds.sampled !== null) add("unsure above", `${facts.thresholds[facts.modes[0]].toFixed(3)} nats`);
-  for (const [name, distance] of Object.entries(prediction.distances)) add(`distance to ${name}`, distance.toFixed(2));
+  const threshold = facts ? facts.thresholds[facts.modes[0]] : null;
+  add("Entropy, in nats", prediction.entropy.toFixed(3));
+  add("from disagreeing classifiers", prediction.model_entropy.toFixed(3));
+  if (threshold !== null) add("unsure above", threshold.toFixed(3));
+  add("no idea at all", Math.log(classes).toFixed(3));
+  for (const [name, distance] of Object.entries(prediction.distances)) add(`Distance to ${name}`, distance.toFixed(2));
   element.append(list);
   return element;
 }
@@ -298,9 +298,9 @@ function make(kind, className = "", text = "") {
 
 function percent(share, digits = 1) {
   const value = 100 * share;
-  if (digits && value > 99.9 && value < 100) return "> 99.9 %";
-  if (digits && value > 0 && value < 0.1) return "< 0.1 %";
-  return `${value.toFixed(digits)} %`;
+  if (digits && value > 99.9 && value < 100) return "> 99.9\u00a0%";
+  if (digits && value > 0 && value < 0.1) return "< 0.1\u00a0%";
+  return `${value.toFixed(digits)}\u00a0%`; // never at the end of a line alone
 }
 
 function sentence(text) {
