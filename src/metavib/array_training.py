@@ -131,16 +131,17 @@ def rebuilt(
 ) -> Algorithm:
     """The trained network from its experiment, as plain values, and its arrays."""
     features = record["backbone"] == FEATURES
-    backbone: Backbone
-    if features:
-        width, inputs = arrays["backbone.hidden_1.weight"].shape
-        backbone = MLP(inputs, width)
-    else:
-        backbone = BACKBONES[record["backbone"]]()
-        if record["weights"] != "none":
-            backbone.freeze_normalisation()
     method = algorithm_named(record["algorithm"]).Config(**record["method"])
-    algorithm = _on_top(backbone, record["algorithm"], method, classes)
+    with torch.random.fork_rng(devices=[]):  # layers draw first weights, which are replaced at once
+        backbone: Backbone
+        if features:
+            width, inputs = arrays["backbone.hidden_1.weight"].shape
+            backbone = MLP(inputs, width)
+        else:
+            backbone = BACKBONES[record["backbone"]]()
+            if record["weights"] != "none":
+                backbone.freeze_normalisation()
+        algorithm = _on_top(backbone, record["algorithm"], method, classes)
     algorithm.load_state_dict({name: torch.tensor(values) for name, values in arrays.items()})
     if features:
         # scikit-learn compares answers to more digits than float32 keeps from one size of batch to another.

@@ -145,7 +145,7 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         if len(classes) < 2:
             raise UserError(f"y has one class only, {classes[0]!r}: a classifier takes two or more.")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        own = Own(**self._plain("hidden_width", "pseudo_domains"))
+        own = changed(Own(), self._plain("hidden_width", "pseudo_domains"), "estimator")
         names, numbers = _named(domains, labels, own.pseudo_domains, seed)
         experiment = self._experiment(samples, len(classes), seed)
         device = resolve_device(self.device)
@@ -190,14 +190,12 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         """The parameters as the package's own settings, checked."""
         backbone = backbone_for(samples, self.backbone)
         config = algorithm_named(self.algorithm).Config
+        training = self._plain("steps", "learning_rate", "domains_per_episode", "samples_per_domain")
+        training["images_per_domain"] = training.pop("samples_per_domain")
         method = self._plain("beta", "latent_width", "latent_draws", "classifier_draws")
         sections: dict[str, Settings] = {
-            "training": Training(
-                **self._plain("steps", "learning_rate", "domains_per_episode"),
-                images_per_domain=self._plain("samples_per_domain")["samples_per_domain"],
-                selection="last",
-            ),
-            "method": config(**{name: value for name, value in method.items() if name in names_of(config)}),
+            "training": changed(Training(selection="last"), training, "training"),
+            "method": changed(config(), {n: v for n, v in method.items() if n in names_of(config)}, "method"),
             "augmentation": Augmentation(),
         }
         sections = _with_further(sections, self.settings or {})
@@ -269,6 +267,8 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
 
 def _with_further(sections: dict[str, Settings], values: Mapping[str, Any]) -> dict[str, Settings]:
     """The settings with some changed by their names alone."""
+    if not isinstance(values, Mapping):
+        raise UserError(f"settings must hold names and values, not {values!r}.")
     for name, value in values.items():
         owner = next((own for own, known in sections.items() if name in names_of(type(known))), None)
         if owner is None:
@@ -287,6 +287,8 @@ def _named(
         return np.arange(count), random_domains(labels, count, seed)
     given = column_or_1d(domains)
     check_consistent_length(labels, given)
+    if any(name is None or str(name) == "nan" for name in given.tolist()):
+        raise UserError("domains must not be missing.")
     try:
         names, numbers = np.unique(given, return_inverse=True)
     except TypeError as error:

@@ -1,0 +1,139 @@
+"""Training on arrays: the backbone that suits them, and the network that comes back from plain arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from metavib import array_training
+from metavib.array_training import (
+    arrays_of,
+    as_pixels,
+    backbone_for,
+    rebuilt,
+    train,
+    untrained,
+    usual_weights,
+)
+from metavib.errors import UserError
+from metavib.experiment import Experiment, experiment_from
+from metavib.networks.backbones import BACKBONES
+
+CPU = torch.device("cpu")
+
+
+def experiment(backbone: str = "digits", **settings: object) -> Experiment:
+    values = {"dataset": "arrays", "target": "none", "seed": 3, "backbone": backbone, "weights": "none"}
+    small = {"steps": 4, "images_per_domain": 4, "latent_width": 8, "latent_draws": 2, "classifier_draws": 2}
+    return experiment_from(values, small | settings)
+
+
+def flushes() -> bool:
+    return bool((torch.tensor([1e-39]) * 1.0).item() == 0.0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "name", "expected"),
+    [
+        ((4, 7), "auto", "mlp"),
+        ((4, 7), "mlp", "mlp"),
+        ((4, 8, 8), "auto", "digits"),
+        ((4, 1, 8, 8), "auto", "digits"),
+        ((4, 8, 8, 3), "auto", "squeezenet"),
+        ((4, 8, 8), "resnet18", "resnet18"),
+    ],
+)
+def test_the_backbone_suits_the_samples(shape: tuple[int, ...], name: str, expected: str) -> None:
+    assert backbone_for(np.zeros(shape), name) == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "name", "message"),
+    [
+        ((4, 7), "digits", "use backbone='mlp'"),
+        ((4, 8, 8), "mlp", r"X\.reshape"),
+        ((4, 7), "mpl", "did you mean 'mlp'"),
+        ((4, 5, 8, 8), "auto", "it takes features"),
+    ],
+)
+def test_a_backbone_that_does_not_is_refused(shape: tuple[int, ...], name: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        backbone_for(np.zeros(shape), name)
+
+
+def test_weights_are_imagenets_where_there_are_such() -> None:
+    assert usual_weights("mlp") == usual_weights("digits") == usual_weights("alexnet-paper") == "none"
+    assert usual_weights("resnet18") == "imagenet"
+    assert {usual_weights(name) for name in BACKBONES} == {"none", "imagenet"}
+
+
+def test_losses_are_read_as_often_as_said_and_the_last_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(array_training, "READ", 2)
+    images = np.random.default_rng(0).random((12, 8, 8))
+    seen: list[int] = []
+    history = train(
+        own := experiment(steps=5),
+        untrained(own, images, 2, 0, CPU),
+        images,
+        np.arange(12) % 2,
+        np.arange(12) // 2 % 3,
+        CPU,
+        lambda step, terms: seen.append(step),
+    )
+    assert history["step"] == seen == [2, 4, 5]
+    assert history.keys() == {"step", "classification", "bottleneck"}
+    assert np.isfinite(list(history.values())).all()
+
+
+def test_denormals_are_flushed_in_a_step_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = np.random.default_rng(0).random((12, 8, 8))
+    during: list[bool] = []
+
+    def interrupt(self: object) -> None:
+        during.append(flushes())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(array_training.Program, "step", interrupt)
+    for before in (False, True):
+        torch.set_flush_denormal(before)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                train(
+                    own := experiment(),
+                    untrained(own, images, 2, 0, CPU),
+                    images,
+                    np.arange(12) % 2,
+                    np.arange(12) // 2 % 3,
+                    CPU,
+                )
+            assert flushes() == before
+        finally:
+            torch.set_flush_denormal(False)
+    assert during == [True, True]
+
+
+def test_the_network_comes_back_from_plain_arrays() -> None:
+    images = np.random.default_rng(0).random((12, 8, 8))
+    own = experiment()
+    algorithm = untrained(own, images, 2, 0, CPU)
+    train(own, algorithm, images, np.arange(12) % 2, np.arange(12) // 2 % 3, CPU)
+    arrays = arrays_of(algorithm)
+    assert all(type(values) is np.ndarray for values in arrays.values())
+    back = rebuilt(own.to_json(), arrays, 2, CPU)
+    pixels = torch.from_numpy(as_pixels(images, algorithm.backbone))
+    with torch.no_grad():
+        expected = algorithm.predictive(algorithm.embed(pixels), None).probabilities()
+        assert torch.equal(back.predictive(back.embed(pixels), None).probabilities(), expected)
+    back.backbone.convolution_1.weight.data.zero_()
+    assert arrays["backbone.convolution_1.weight"].any()  # the arrays are not the network's own memory
+
+
+def test_a_network_that_was_pretrained_comes_back_with_its_statistics() -> None:
+    own = experiment("resnet18")
+    backbone = BACKBONES["resnet18"]()
+    backbone.freeze_normalisation()
+    kind = type(untrained(own, np.zeros((2, 8, 8)), 2, 0, CPU))
+    arrays = arrays_of(kind(backbone, 2, own.method))
+    record = own.to_json() | {"weights": "imagenet"}
+    assert "backbone.bn1.running_mean" in rebuilt(record, arrays, 2, CPU).state_dict()
