@@ -21,7 +21,7 @@ from metavib.data.transforms import with_channels
 from metavib.device import resolve_device
 from metavib.errors import UserError, unknown_name
 from metavib.evaluate import shared_noise
-from metavib.functional.predictive import Predictive
+from metavib.functional.predictive import Predictive, entropy
 from metavib.model import ModelDescription, load_model, model_folder, preprocessing_of, save_model
 from metavib.serving.hub import fetched, pushed
 from metavib.serving.pixels import one_by_one, pixels_of
@@ -78,7 +78,8 @@ class Predictor:
         self.noise = shared_noise(algorithm, seed, device) if mode == "sampled" else None
         calibration = description.calibration
         self.threshold = calibration.threshold(mode, coverage) if calibration else None
-        self._class_means = algorithm.class_means()
+        means = algorithm.class_means()
+        self._class_means = None if means is None else means.double()
         self._class_distance = calibration.class_distance if calibration else None
 
     @classmethod
@@ -170,18 +171,21 @@ class Predictor:
         """How far each image lies from each class mean, in units of what is usual within a class."""
         if self._class_means is None or self._class_distance is None:
             return None
-        way = "donot_use_mm_for_euclid_dist"  # the other way loses half of the digits
-        return torch.cdist(embedded, self._class_means, compute_mode=way) / self._class_distance
+        way = "use_mm_for_euclid_dist"  # quick; it loses half of the digits, of which float64 has enough
+        return torch.cdist(embedded.double(), self._class_means, compute_mode=way) / self._class_distance
 
     def _predictions(self, answer: Predictive, distances: Tensor | None) -> list[Prediction]:
-        probabilities, best = answer.probabilities(), answer.probabilities().max(dim=1)
-        drawn = answer.by_classifier().transpose(0, 1).tolist() if self.noise is not None else None
+        by_classifier = answer.by_classifier()  # once, and all else from it: the draws are the larger part
+        probabilities = by_classifier.mean(dim=0)
+        best, total = probabilities.max(dim=1), entropy(probabilities)
+        of_model = (total - entropy(by_classifier).mean(dim=0)).clamp_min(0.0)
+        drawn = by_classifier.transpose(0, 1).tolist() if self.noise is not None else None
         rows = zip(
             best.indices.tolist(),
             best.values.tolist(),
             probabilities.tolist(),
-            answer.entropy().tolist(),
-            answer.model_entropy().tolist(),
+            total.tolist(),
+            of_model.tolist(),
             drawn or itertools.repeat(()),
             distances.tolist() if distances is not None else itertools.repeat(()),
             strict=False,
@@ -191,13 +195,13 @@ class Predictor:
                 label=self.classes[index],
                 probability=probability,
                 probabilities=dict(zip(self.classes, of_classes, strict=True)),
-                entropy=entropy,
-                model_entropy=model_entropy,
-                unsure=None if self.threshold is None else entropy > self.threshold,
+                entropy=nats,
+                model_entropy=model_nats,
+                unsure=None if self.threshold is None else nats > self.threshold,
                 classifiers=tuple(map(tuple, of_classifiers)),
                 distances=dict(zip(self.classes, of_means, strict=False)),
             )
-            for index, probability, of_classes, entropy, model_entropy, of_classifiers, of_means in rows
+            for index, probability, of_classes, nats, model_nats, of_classifiers, of_means in rows
         ]
 
 
