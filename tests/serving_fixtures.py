@@ -77,7 +77,8 @@ def started(predictors: dict[str, Any], limits: Any, access: Any) -> Iterator[Ru
     import uvicorn
 
     from metavib.serving.listening import listen, settings
-    from metavib.serving.server import Service, build_app
+    from metavib.serving.server import build_app
+    from metavib.serving.service import Service
 
     service = Service(predictors, limits)
     listener = listen("127.0.0.1", 0)

@@ -104,7 +104,7 @@ def test_a_fault_of_ours_is_told_without_its_inside(start, image, monkeypatch, c
     def broken(*arguments):
         raise ZeroDivisionError("secret")
 
-    monkeypatch.setattr("metavib.serving.server.answers_of", broken)
+    monkeypatch.setattr("metavib.serving.service.answers_of", broken)
     reply = server.send(image())
     assert reply.status == 500
     assert "fault of metavib" in reply.json["what_to_do"]

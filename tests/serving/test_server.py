@@ -10,6 +10,7 @@ from serving_fixtures import form
 
 import metavib
 from metavib.serving.limits import Limits
+from metavib.serving.service import Options
 
 
 def test_one_image_gets_what_the_predictor_says(running, predictors, image):
@@ -41,7 +42,9 @@ def test_options_choose_the_mode_the_best_and_the_samples(running, predictors, i
         assert sum(one[name] for one in drawn) / len(drawn) == pytest.approx(probability, abs=1e-5)
 
 
-@pytest.mark.parametrize("query", ["?top=0", "?top=x", "?mode=other", "?samples=perhaps"])
+@pytest.mark.parametrize(
+    "query", ["?top=0", "?top=x", "?top=-1", "?mode=other", "?samples=perhaps", "?tops=3"]
+)
 def test_wrong_options_are_named(running, image, query):
     reply = running.send(image(), query=query)
     assert reply.status == 422
@@ -239,6 +242,8 @@ def test_the_description_names_every_route_answer_and_error(running):
     assert {"label", "probability", "unsure", "distances"} <= set(shapes["Answer"]["properties"])
     body = described["paths"]["/predict"]["post"]["requestBody"]["content"]
     assert set(body) == {"image/*", "multipart/form-data"}
+    parameters = described["paths"]["/predict"]["post"]["parameters"]
+    assert [one["name"] for one in parameters] == list(Options._fields)
 
 
 def test_no_page_of_the_framework_that_loads_from_elsewhere(running):

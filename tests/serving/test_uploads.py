@@ -67,7 +67,7 @@ def test_a_part_that_says_it_is_something_else_is_refused():
         FormReader("cut", Limits()).write(body)
 
 
-def read(messages, kind="image/png", length=None, limits=None):
+def read(messages, limits=None):
     """What becomes of a body that comes like this; an endless pause follows."""
     budget = Budget(10_000)
     coming = iter(messages)
@@ -79,7 +79,8 @@ def read(messages, kind="image/png", length=None, limits=None):
 
     async def work():
         with budget.account() as account:
-            return await read_uploads(kind, length, receive, limits or Limits(body_seconds=0.05), account)
+            headers = {b"content-type": b"image/png"}
+            return await read_uploads(headers, receive, limits or Limits(body_seconds=0.05), account)
 
     try:
         return asyncio.run(work())

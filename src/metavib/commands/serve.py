@@ -13,7 +13,8 @@ from metavib.serving.guards import access_for
 from metavib.serving.limits import Limits
 from metavib.serving.listening import address_of, listen, serve
 from metavib.serving.predictor import MODES, Predictor, load
-from metavib.serving.server import Service, build_app
+from metavib.serving.server import build_app
+from metavib.serving.service import Service
 from metavib.terminal import say
 
 

@@ -1,29 +1,21 @@
-"""The server: a model behind HTTP, described by OpenAPI, with a page of its own.
+"""The server's routes: what there is, described by OpenAPI, and a page.
 
 Annotations are evaluated here as they stand (there is no `from __future__ import annotations`): FastAPI reads
 them, and what they name is imported where it is used.
 """
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Sequence
 from http import HTTPStatus
 from importlib.resources import files
 from inspect import signature
 from typing import Annotated, Any, Literal
 
-import numpy as np
-
 from metavib import __version__
 from metavib.errors import UserError
-from metavib.serving.answers import Answers, ModelFacts, State, answers_of, facts_of
-from metavib.serving.batching import Batcher, Outcome
-from metavib.serving.guards import Access, Guard, json_of
-from metavib.serving.limits import Budget, Limits
-from metavib.serving.metrics import ServerMetrics
-from metavib.serving.predictor import Predictor
+from metavib.serving.answers import Answers, ModelFacts, State, facts_of
+from metavib.serving.guards import Access, Guard, Scope, Send, json_of
 from metavib.serving.refusals import Problem, Refusal, busy, our_fault
-from metavib.serving.uploads import ClientGone, Receive, Upload, read_uploads
+from metavib.serving.service import PREDICT, Service
+from metavib.serving.uploads import Receive
 
 PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -58,72 +50,6 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 
 
-class Service:
-    """A model and everything between it and its clients."""
-
-    def __init__(self, predictors: dict[str, Predictor], limits: Limits) -> None:
-        self.predictors, self.limits = predictors, limits
-        self.budget = Budget(limits.waiting_bytes)
-        self.metrics = ServerMetrics(lambda: self.batcher.waiting, lambda: self.budget.taken)
-        self.batcher = Batcher(limits, self.metrics.batch.observe)
-        self.ready = False
-
-    @contextlib.asynccontextmanager
-    async def running(self, app: Any = None) -> AsyncIterator[None]:
-        """Threads are there, and the model has answered once, so that the first client need not wait longer."""
-        for predictor in self.predictors.values():
-            shape = (predictor.preprocessing.channels, *2 * (predictor.preprocessing.size,))
-            await asyncio.to_thread(predictor.predict, [np.zeros(shape, dtype=np.uint8)])
-        self.batcher.start()
-        self.ready = True
-        yield
-        self.ready = False
-        await asyncio.to_thread(self.batcher.stop)
-
-    async def answers(
-        self, headers: Any, receive: Receive, mode: str | None, top: int | None, samples: bool
-    ) -> Answers:
-        """From a request to its predictions."""
-        predictor = self.predictors[mode] if mode else next(iter(self.predictors.values()))
-        with self.budget.account() as account:
-            uploads = await read_uploads(
-                headers.get("content-type", ""), headers.get("content-length"), receive, self.limits, account
-            )
-            outcomes = await self._outcomes(uploads, predictor, receive)
-        for outcome in outcomes:
-            self.metrics.images(_kind(outcome))
-        return answers_of(uploads, outcomes, top, samples)
-
-    async def _outcomes(
-        self, uploads: Sequence[Upload], predictor: Predictor, receive: Receive
-    ) -> list[Outcome]:
-        """What became of the images; where the client goes away, nothing more is done for it."""
-        job = self.batcher.submit(uploads, predictor)
-        gone = asyncio.ensure_future(receive())  # after the body, only the end of the connection can come
-        try:
-            await asyncio.wait(
-                (job.answers, gone),
-                timeout=self.limits.answer_seconds,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            if job.answers.done():
-                return job.answers.result()
-            self.metrics.images("abandoned", len(uploads))
-            if gone.done():
-                raise ClientGone
-            raise busy(f"there was no answer within {self.limits.answer_seconds:g} s")
-        finally:
-            gone.cancel()
-            if not job.answers.done():
-                job.abandon()
-
-
-def _kind(outcome: Outcome) -> str:
-    if isinstance(outcome, Refusal):
-        return "refused"
-    return {True: "unsure", False: "sure", None: "unknown"}[outcome.unsure]
-
-
 def build_app(service: Service, access: Access) -> Guard:
     """The routes of a service, behind its guard."""
     try:
@@ -152,14 +78,13 @@ def build_app(service: Service, access: Access) -> Guard:
         return Response(json_of(value), status, headers, media_type="application/json")
 
     @app.post(
-        "/predict",
+        PREDICT,
         summary="Classify one image (the body) or several (a form)",
         response_model=None,
         responses=_RESPONSES,
         openapi_extra=_BODY,
     )
     async def predict(
-        request: Request,
         top: Annotated[int | None, Query(ge=1, description="only so many probabilities")] = None,
         mode: Annotated[
             Literal["sampled", "mean"] | None,
@@ -168,11 +93,8 @@ def build_app(service: Service, access: Access) -> Guard:
         samples: Annotated[
             bool, Query(description="also the probabilities under each drawn classifier")
         ] = False,
-    ) -> Response:
-        try:
-            return as_json(await service.answers(request.headers, request.receive, mode, top, samples))
-        except ClientGone:
-            return Response(status_code=499)  # nobody reads it; it is for the metrics
+    ) -> None:
+        raise AssertionError("described here, answered by the service itself")
 
     @app.get("/model", summary="What the model is, and what the server takes", response_model=ModelFacts)
     async def model() -> Response:
@@ -233,4 +155,11 @@ def build_app(service: Service, access: Access) -> Guard:
             Problem(what, "See /openapi.json for what there is."), error.status_code, error.headers
         )
 
-    return Guard(app, access, service.metrics)
+    async def routes(scope: Scope, receive: Receive, send: Send) -> None:
+        # FastAPI's way to a function takes several times as long as all that the function does.
+        if scope["type"] == "http" and scope["path"] == PREDICT and scope["method"] == "POST":
+            await service.respond(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
+    return Guard(routes, access, service.metrics)

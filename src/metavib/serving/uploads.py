@@ -6,7 +6,7 @@ Nothing is written to the disk, and a client's file name is only ever said back 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from email.message import Message
 from http import HTTPStatus
@@ -38,11 +38,11 @@ class Upload:
 
 
 async def read_uploads(
-    content_type: str, length: str | None, receive: Receive, limits: Limits, account: Account
+    headers: Mapping[bytes, bytes], receive: Receive, limits: Limits, account: Account
 ) -> list[Upload]:
     """All images of a request, within the limits."""
-    kind = Message()
-    kind["content-type"] = content_type
+    content_type = headers.get(b"content-type", b"").decode("latin-1")
+    length = headers.get(b"content-length")
     form = content_type.lower().startswith("multipart/form-data")
     if not form:
         check_type(content_type)
@@ -54,7 +54,7 @@ async def read_uploads(
             chunks = _chunks(receive, most, "the request" if form else "the image", account)
             if not form:
                 return [Upload(b"".join([chunk async for chunk in chunks]), "image 1")]
-            reader = FormReader(str(kind.get_param("boundary", "")), limits)
+            reader = FormReader(_boundary_of(content_type), limits)
             async for chunk in chunks:
                 reader.write(chunk)
             return reader.uploads()
@@ -80,6 +80,12 @@ async def _chunks(receive: Receive, most: int, what: str, account: Account) -> A
         yield chunk
         if not message.get("more_body", False):
             return
+
+
+def _boundary_of(content_type: str) -> str:
+    kind = Message()
+    kind["content-type"] = content_type
+    return str(kind.get_param("boundary", ""))
 
 
 def _broken_form() -> Refusal:

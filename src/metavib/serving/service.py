@@ -1,0 +1,131 @@
+"""A model and everything between it and its clients: from the bytes of a request to its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl
+
+import numpy as np
+
+from metavib.serving.answers import Answers, answers_of
+from metavib.serving.batching import Batcher, Outcome
+from metavib.serving.guards import Scope, Send, json_of
+from metavib.serving.limits import Budget, Limits
+from metavib.serving.metrics import ServerMetrics
+from metavib.serving.predictor import Predictor
+from metavib.serving.refusals import Refusal, busy
+from metavib.serving.uploads import ClientGone, Receive, Upload, read_uploads
+
+PREDICT = "/predict"
+_YES_OR_NO = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+class Options(NamedTuple):
+    """What a client may choose."""
+
+    top: int | None = None
+    mode: str | None = None
+    samples: bool = False
+
+
+def options_of(query: bytes, modes: Sequence[str]) -> Options:
+    """The options in an address; what is wrong or unknown is named."""
+    if not query:
+        return Options()
+    given = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
+    top, mode, samples = (
+        given.pop("top", None),
+        given.pop("mode", None),
+        given.pop("samples", "false").lower(),
+    )
+    if given:
+        raise _wrong_option(f"{next(iter(given))[:40]!r} is no option", "top, mode and samples")
+    if top is not None and not (top.isascii() and top.isdigit() and len(top) < 9 and int(top) > 0):
+        raise _wrong_option("top is wrong", "top=1 or more")
+    if mode is not None and mode not in modes:
+        raise _wrong_option("mode is wrong", " or ".join(f"mode={name}" for name in modes))
+    if samples not in _YES_OR_NO:
+        raise _wrong_option("samples is wrong", "samples=true or samples=false")
+    return Options(int(top) if top else None, mode, _YES_OR_NO[samples])
+
+
+def _wrong_option(error: str, right: str) -> Refusal:
+    return Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, error, f"Use {right}, as /openapi.json says.")
+
+
+class Service:
+    """A model, its threads, and what is held for clients."""
+
+    def __init__(self, predictors: dict[str, Predictor], limits: Limits) -> None:
+        self.predictors, self.limits = predictors, limits
+        self.budget = Budget(limits.waiting_bytes)
+        self.metrics = ServerMetrics(lambda: self.batcher.waiting, lambda: self.budget.taken)
+        self.batcher = Batcher(limits, self.metrics.batch.observe)
+        self.ready = False
+
+    @contextlib.asynccontextmanager
+    async def running(self, app: Any = None) -> AsyncIterator[None]:
+        """Threads are there, and the model has answered once, so that the first client need not wait longer."""
+        for predictor in self.predictors.values():
+            shape = (predictor.preprocessing.channels, *2 * (predictor.preprocessing.size,))
+            await asyncio.to_thread(predictor.predict, [np.zeros(shape, dtype=np.uint8)])
+        self.batcher.start()
+        self.ready = True
+        yield
+        self.ready = False
+        await asyncio.to_thread(self.batcher.stop)
+
+    async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request for predictions."""
+        options = options_of(scope["query_string"], list(self.predictors))
+        status, content = HTTPStatus.OK.value, b""
+        try:
+            content = json_of(await self.answers(dict(scope["headers"]), receive, options))
+        except ClientGone:
+            status = 499  # nobody reads it; it is for the metrics
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
+
+    async def answers(self, headers: Mapping[bytes, bytes], receive: Receive, options: Options) -> Answers:
+        """From a request to its predictions."""
+        predictor = self.predictors[options.mode or next(iter(self.predictors))]
+        with self.budget.account() as account:
+            uploads = await read_uploads(headers, receive, self.limits, account)
+            outcomes = await self._outcomes(uploads, predictor, receive)
+        for outcome in outcomes:
+            self.metrics.images(_kind(outcome))
+        return answers_of(uploads, outcomes, options.top, options.samples)
+
+    async def _outcomes(
+        self, uploads: Sequence[Upload], predictor: Predictor, receive: Receive
+    ) -> list[Outcome]:
+        """What became of the images; where the client goes away, nothing more is done for it."""
+        job = self.batcher.submit(uploads, predictor)
+        gone = asyncio.ensure_future(receive())  # after the body, only the end of the connection can come
+        try:
+            await asyncio.wait(
+                (job.answers, gone),
+                timeout=self.limits.answer_seconds,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if job.answers.done():
+                return job.answers.result()
+            self.metrics.images("abandoned", len(uploads))
+            if gone.done():
+                raise ClientGone
+            raise busy(f"there was no answer within {self.limits.answer_seconds:g} s")
+        finally:
+            gone.cancel()
+            if not job.answers.done():
+                job.abandon()
+
+
+def _kind(outcome: Outcome) -> str:
+    if isinstance(outcome, Refusal):
+        return "refused"
+    return {True: "unsure", False: "sure", None: "unknown"}[outcome.unsure]
