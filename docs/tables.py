@@ -69,6 +69,36 @@ def short_table() -> str:
     return markdown([_degrees(name) for name in lines[0]], lines[1:])
 
 
+def paper_settings() -> str:
+    """MetaVIB by `--preset paper`, and the paper's."""
+    header, rows = body(from_json(record("rotated-mnist-paper")["table"]))
+    kept = [row[:-1] for row in rows if row[0] in ("MetaVIB", "MetaVIB, paper")]
+    return markdown([_degrees(name) for name in header[:-1]], kept)
+
+
+def ablation_pacs() -> str:
+    """PACS by `--preset fast`, ours beside the paper's."""
+    header, rows = body(from_json(record("pacs-fast")["table"]))
+    return markdown(header[:-1], [row[:-1] for row in rows])
+
+
+def pacs_calibration() -> str:
+    """The calibration error of the same runs."""
+    table = from_json(record("pacs-fast")["table"])
+    lines = []
+    for row in table.rows:
+        errors = [
+            row.of("ece")[target, seed] for target in table.targets for _, seed in [next(iter(row.runs))]
+        ]
+        lines.append(
+            [
+                TITLES[row.row.algorithm or ""],
+                *(f"{error:.2f}" for error in [*errors, statistics.mean(errors)]),
+            ]
+        )
+    return markdown(["", *table.targets, "mean"], lines)
+
+
 def calibration() -> str:
     """The calibration error, methods x angles."""
     return by_angle({row.row.title: row.of("ece") for row in rotated_mnist().rows})
@@ -170,8 +200,12 @@ def grid_times() -> str:
         (row["title"], len(row["runs"]), found["seconds"][row["algorithm"]]) for row in found["table"]["rows"]
     ]
     calls.append(("MetaVIB, `--no-batch`", len(found["alone"]), found["seconds"]["alone"]))
-    rows = [[name, str(runs), str(seconds), f"{seconds / runs:.1f}"] for name, runs, seconds in calls]
-    return markdown(["", "runs", "s", "s a run"], rows)
+    paper = record("rotated-mnist-paper")
+    row = next(row for row in paper["table"]["rows"] if row["algorithm"] == "metavib")
+    lines = [(name, "5,000", runs, seconds) for name, runs, seconds in calls]
+    lines.append(("MetaVIB, `--preset paper`", "25,000", len(row["runs"]), paper["seconds"]["metavib"]))
+    rows = [[name, steps, str(runs), str(s), f"{s / runs:.1f}"] for name, steps, runs, s in lines]
+    return markdown(["", "steps", "runs", "s", "s a run"], rows)
 
 
 def _degrees(name: str) -> str:
@@ -261,6 +295,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "demo": demo,
     "rotated-mnist": whole_table,
     "rotated-mnist in short": short_table,
+    "rotated-mnist by the paper's settings": paper_settings,
+    "ablation-pacs": ablation_pacs,
+    "pacs ece": pacs_calibration,
     "rotated-mnist ece": calibration,
     "rotated-mnist clockwise": clockwise,
     "stacked or alone": stacked_or_alone,

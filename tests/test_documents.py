@@ -64,6 +64,18 @@ def test_the_tuning_record_has_the_rounds_that_its_command_names(tables: ModuleT
         assert measured == variants - set(one.get("cut_off", ()))
 
 
+def test_the_tuning_record_of_pacs_has_the_rounds_that_its_command_names(tables: ModuleType) -> None:
+    rounds = tables.record("pacs-tuning")["rounds"]
+    defined = json.loads((ROOT / "experiments/source_validation_rounds.json").read_text())
+    assert [
+        {key: one[key] for key in ("targets", "seeds", "shared", "variants")} for one in rounds
+    ] == defined
+    for one in rounds:
+        assert set(one["results"]) == set(one["variants"]) - set(one.get("cut_off", ()))
+        expected = {(target, seed) for target in one["targets"] for seed in one["seeds"]}
+        assert all({(c["target"], c["seed"]) for c in cells} == expected for cells in one["results"].values())
+
+
 @pytest.mark.parametrize("algorithm", list(ALGORITHMS))
 def test_every_algorithm_has_a_page_with_its_command(algorithm: str) -> None:
     page = (ROOT / f"docs/algorithms/{algorithm}.md").read_text()

@@ -63,7 +63,10 @@ def test_the_paper_has_its_networks_and_its_beta(
 @pytest.mark.parametrize("preset", PRESETS)
 def test_all_algorithms_get_the_same_backbone_budget_and_images(preset: str) -> None:
     recipes = [recipe_named(preset, "pacs", algorithm) for algorithm in ALGORITHMS]
-    shared = {(r.backbone, r.weights, r.training, r.augmentation) for r in recipes}
+    # The rate is each one's own, as it was tuned.
+    shared = {
+        (r.backbone, r.weights, replace(r.training, learning_rate=1.0), r.augmentation) for r in recipes
+    }
     assert len(shared) == 1
 
 

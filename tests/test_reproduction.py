@@ -178,6 +178,14 @@ def test_the_table_has_ours_the_papers_the_difference_and_the_significance() -> 
     assert len(lines) == 5
 
 
+def test_our_erm_is_not_called_by_the_papers_network() -> None:
+    table = table_named("ablation-pacs")
+    row = next(row for row in table.rows if row.algorithm == "erm")
+    ours = MeasuredRow(row, {("photo", 0): {"unseen": {"class_averaged_accuracy": 0.5}}}, failures=())
+    _, lines = body(Reproduction(table, ("photo",), (ours,), ""))
+    assert [line[:2] for line in lines[:2]] == [["ERM", "50.00"], ["AlexNet (ERM), paper", "88.47"]]
+
+
 def test_the_significance_is_that_of_a_paired_t_test() -> None:
     erm, metavib = reproduced().rows
     expected = stats.ttest_rel([90, 90, 94, 98], [70, 72, 80, 84]).pvalue

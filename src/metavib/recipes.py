@@ -47,10 +47,15 @@ def fast(dataset: str, algorithm: str) -> Recipe:
         training = Training(steps=5_000, images_per_domain=256, learning_rate=2e-3, warmup=300)
         method = _method(algorithm, latent_width=256, beta=0.003, feature_size=0.0, initial_log_variance=-3.0)
         return Recipe("digits", "none", _begun(training, algorithm), method, Augmentation())
+    # Chosen by source validation on PACS (results/pacs-tuning.json). Small first features and variances together
+    # make psi . z begin near one, where 1,024 dimensions of size one give it a deviation of 32.
+    rate = 1e-3 if algorithm == "erm" else 5e-4
     training = Training(
-        steps=3_000, images_per_domain=64, class_balanced=True, learning_rate=5e-4, backbone_rate=0.2
+        steps=1_000, images_per_domain=64, class_balanced=True, learning_rate=rate, backbone_rate=0.2
     )
-    method = _method(algorithm, latent_width=1024, beta=0.01)
+    method = _method(
+        algorithm, latent_width=1024, beta=0.001, feature_size=0.2, initial_log_variance=-3.5, roles="every"
+    )
     augmentation = Augmentation(smallest_crop=0.7, flip=0.5, colour=0.3, grey=0.1)
     return Recipe("squeezenet", "imagenet", training, method, augmentation)
 
@@ -99,7 +104,7 @@ def _begun(training: Training, algorithm: str) -> Training:
     return changed(training, {"initialisation": "network" if algorithm == "erm" else "torch"}, "training")
 
 
-def _method(algorithm: str, **values: float) -> Settings:
+def _method(algorithm: str, **values: float | str) -> Settings:
     """The algorithm's settings, with those of the values that it knows."""
     config = algorithm_named(algorithm).Config
     return config(**{name: value for name, value in values.items() if name in names_of(config)})

@@ -7,6 +7,8 @@ import io
 import statistics
 from collections.abc import Sequence
 
+from metavib.algorithms import TITLES
+from metavib.paper import Row
 from metavib.reproduction import Reproduction, significance
 from metavib.terminal import mean_and_deviation
 
@@ -23,7 +25,7 @@ def body(reproduction: Reproduction) -> tuple[list[str], list[list[str]]]:
         difference = f"{mean - printed:+.2f}" if mean is not None and printed is not None else ""
         p = significance(reference, own) if reference is not None and own is not reference else None
         cells = [mean_and_deviation(own.of_target(target)) for target in targets]
-        lines.append([own.row.title, *cells, mean_and_deviation(means), difference, _p(p)])
+        lines.append([_ours(own.row), *cells, mean_and_deviation(means), difference, _p(p)])
         if any(own.row.value(table, target) is not None for target in targets):
             printed_cells = [_printed(own.row.value(table, target)) for target in targets]
             lines.append([f"{own.row.title}, paper", *printed_cells, _printed(printed), "", ""])
@@ -33,6 +35,11 @@ def body(reproduction: Reproduction) -> tuple[list[str], list[list[str]]]:
             cells = [_printed(row.value(table, target)) for target in targets]
             lines.append([f"{row.title}, paper", *cells, _printed(row.mean if whole else None), "", ""])
     return ["", *targets, "mean", "ours - paper", "p"], lines
+
+
+def _ours(row: Row) -> str:
+    """Our name of a row: the paper calls ERM by its network, which need not be ours."""
+    return row.title if row.settings else TITLES.get(row.algorithm or "", row.title)
 
 
 def as_markdown(reproduction: Reproduction) -> str:
