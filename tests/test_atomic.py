@@ -84,3 +84,11 @@ def test_a_lock_is_held_by_one_and_free_afterwards(tmp_path):
         pass
     with lock():
         pass
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    atomic.make_folder(tmp_path / "a" / "b")
+    atomic.make_folder(tmp_path / "a" / "b")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="not the folder that it should be"):
+        atomic.make_folder(tmp_path / "file" / "b")

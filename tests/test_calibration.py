@@ -9,6 +9,7 @@ from metavib.algorithms import ERM, MetaVIB
 from metavib.calibration import (
     QUANTILES,
     Calibration,
+    answered,
     calibrate,
     calibration_from,
     check_coverage,
@@ -125,3 +126,29 @@ def test_erm_has_thresholds_and_no_distances():
 def test_a_model_gone_astray_has_none(metavib_model):
     metavib_model.classifier_mean.fill_(float("nan"))
     assert calibrate(metavib_model, embedded(metavib_model, 4)) is None
+
+
+def with_entropies(*, wrong):
+    """A model whose logits are its features, and six images: two of them undecided, some of them wrong."""
+    model = ERM(BACKBONES["digits"](), 3, ERM.Config())
+    with torch.no_grad():
+        model.classifier.weight.zero_()
+        model.classifier.bias.zero_()
+        model.classifier.weight[:, :3] = torch.eye(3)
+    features = torch.zeros(6, model.backbone.feature_size)
+    features[:4, 0] = 20.0
+    return model, Embedded(features, torch.tensor([0] * (4 - wrong) + [1] * wrong + [0, 1]))
+
+
+@pytest.mark.parametrize(("wrong", "accuracy"), [(0, 1.0), (1, 0.75), (4, 0.0)])
+def test_only_images_that_are_not_unsure_count_as_answered(wrong, accuracy):
+    model, images = with_entropies(wrong=wrong)
+    found = answered(model, images, calibration([0.5] * 10))
+    assert found == {"coverage": 0.9, "answered": pytest.approx(4 / 6), "accuracy": accuracy}
+
+
+def test_where_nothing_is_answered_nothing_is_right():
+    model, images = with_entropies(wrong=0)
+    undecided = Embedded(images.features[4:], images.labels[4:])
+    found = answered(model, undecided, calibration([0.0]))
+    assert (found["answered"], found["accuracy"]) == (0.0, None)

@@ -5,7 +5,7 @@ config.yaml       the settings in the form that `--config` reads
 metrics.jsonl     one record a line: step, losses, learning rate, validation
 information.jsonl one record a line: the information plane, where `--record-information` asks for it
 checkpoints/      what an unfinished run needs to go on
-model/            config.json + model.safetensors: all that prediction needs
+model/            config.json + model.safetensors: all that prediction needs; README.md, the model card
 results.json      results on the unseen domain, with the protocol's name
 """
 

@@ -67,3 +67,9 @@ def test_a_model_is_described(metavib, finished):
 
 def test_an_unknown_name_is_suggested_the_nearest(refused):
     assert "did you mean 'squeezenet'" in refused("describe", "sqeezenet")
+
+
+def test_the_quantiles_of_a_model_are_told_in_a_few_words(metavib, finished):
+    _, _, err = metavib("describe", finished.run / "model")
+    assert err.count("(101 quantiles)") == 2
+    assert max(map(len, err.splitlines())) < 300

@@ -276,6 +276,34 @@ def test_a_reader_who_leaves_ends_it_quietly(program, finished, images):
     assert (predict.wait(60), error) == (0, "")
 
 
+@pytest.mark.skipif(os.name != "posix", reason="a terminal of our own")
+def test_the_bar_of_a_terminal_leaves_the_answers_alone(program, finished, images):
+    ours, theirs = os.openpty()
+    predict = subprocess.Popen(
+        [*program, "predict", str(finished.run), *map(str, images * BATCH), "--json", "--mean"],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "100"},
+    )
+    os.close(theirs)
+    shown = []
+
+    def watch():
+        with contextlib.suppress(OSError):  # what Linux says where the other end is closed
+            while text := os.read(ours, 4096):
+                shown.append(text)
+
+    watching = Thread(target=watch, daemon=True)
+    watching.start()
+    lines = predict.stdout.read().decode().splitlines()
+    predict.stdout.close()
+    assert predict.wait(60) == 0
+    watching.join(10)
+    os.close(ours)
+    assert [json.loads(line)["file"] for line in lines] == list(map(str, images * BATCH))
+    assert f"{len(lines)}/{len(lines)}" in b"".join(shown).decode()
+
+
 def _feed(stream, content):
     with contextlib.suppress(BrokenPipeError):
         stream.write(content)

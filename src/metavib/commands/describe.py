@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from metavib.algorithms import ALGORITHMS
+from metavib.calibration import QUANTILES
 from metavib.data.catalog import NAMES
 from metavib.data.transforms import Augmentation
 from metavib.errors import unknown_name
@@ -118,6 +119,8 @@ def _left_table(header: list[str], rows: list[list[str]], *, head: bool = True) 
 
 
 def _in_words(value: Any) -> str:
+    if isinstance(value, list) and len(value) == QUANTILES and all(isinstance(v, float) for v in value):
+        return f"{value[0]:g} to {value[-1]:g} ({len(value)} quantiles)"
     return value if isinstance(value, str) else json.dumps(value)
 
 

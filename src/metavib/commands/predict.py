@@ -55,6 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
                 out.flush()
                 bar.update(read)
         form.end()
+        bar.update(read)
     if isinstance(form, Table):
         explain(predictor)
     if unreadable:
