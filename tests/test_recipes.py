@@ -70,6 +70,15 @@ def test_all_algorithms_get_the_same_backbone_budget_and_images(preset: str) -> 
     assert len(shared) == 1
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_augmented_is_fast_with_crops_of_digits(algorithm: str) -> None:
+    crops = recipe_named("augmented", "rotated-mnist", algorithm)
+    assert (crops.augmentation.smallest_crop, crops.augmentation.flip) == (0.8, 0)
+    fast = recipe_named("fast", "rotated-mnist", algorithm)
+    assert replace(crops, augmentation=fast.augmentation) == fast
+    assert recipe_named("augmented", "pacs", algorithm) == recipe_named("fast", "pacs", algorithm)
+
+
 @pytest.mark.parametrize("dataset", ["rotated-mnist", "rotated-digits"])
 @pytest.mark.parametrize("preset", PRESETS)
 def test_on_digits_only_the_first_weights_depend_on_the_algorithm(preset: str, dataset: str) -> None:
