@@ -65,6 +65,16 @@ def test_batches_come_in_order_and_preprocessed(parts: list[np.ndarray], residen
     )
 
 
+@pytest.mark.parametrize(("channels", "side", "expected"), [(1, 28, 256), (3, 224, 55), (3, 1024, 16)])
+def test_fewer_large_images_pass_through_a_network_at_a_time(channels: int, side: int, expected: int) -> None:
+    pixels = np.zeros((300, channels, 1, 1), dtype=np.uint8)
+    store = ImageStore([np.broadcast_to(pixels, (300, channels, side, side))], CPU, resident=False)
+    preprocessing = Preprocessing(1, channels, (0.0,), (1.0,))
+    rows = torch.arange(expected + 1)
+    sizes = [len(batch.labels) for batch in store.batches(rows, rows, preprocessing, None)]
+    assert sizes == [expected, 1]
+
+
 def test_images_go_to_the_device_when_they_are_first_needed(parts: list[np.ndarray]) -> None:
     writable = [part.copy() for part in parts]
     store = ImageStore(writable, CPU, resident=True)

@@ -92,10 +92,10 @@ class ImageStore:
             yield Batch(preprocessing(self.gather(some_rows)), some_labels)
 
     def _batch_size(self) -> int:
-        """Images that pass through the network at a time: a GPU wants many of small ones."""
-        if self.device.type == "cpu":
-            return 256
+        """Images that pass through the network at a time: a GPU wants many, and all want fewer large ones."""
         values = math.prod(self.parts[0].shape[1:])
+        if self.device.type == "cpu":
+            return min(max(2**23 // values, 16), 256)  # 256 photographs would take gigabytes of maps
         return min(max(2**25 // values, 64), 4096)
 
 
