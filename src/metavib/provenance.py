@@ -44,7 +44,7 @@ def describe_run(
                 **sources.record,
             },
             "versions": {"python": sys.version.split()[0]} | _versions(),
-            "git_revision": _git_revision(),
+            "git_revision": git_revision(),
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         }
         atomic.write_json(directory.experiment, record)
@@ -62,7 +62,7 @@ def _versions() -> dict[str, str | None]:
     return versions
 
 
-def _git_revision() -> str | None:
+def git_revision() -> str | None:
     """The revision of this checkout; None where the package is installed outside one."""
     try:
         answer = subprocess.run(  # noqa: S603
