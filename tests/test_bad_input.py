@@ -326,7 +326,7 @@ def contents(folder):
 def test_a_directory_with_another_experiment_is_left_alone(refused, training, finished):
     before = contents(finished.run)
     line = refused(*finished.command, "--set", "beta=0.5", "--seed", "7")
-    assert "method.beta 0.01 against 0.5" in line
+    assert "method.beta 0.001 against 0.5" in line
     assert "seed 1 against 7" in line
     assert contents(finished.run) == before
 
