@@ -99,10 +99,9 @@ class Lane:
 class Batcher:
     """From uploads to predictions."""
 
-    def __init__(
-        self, limits: Limits, after_batch: Callable[[int], None] = lambda size: None, batch: int = BATCH
-    ) -> None:
-        self.limits, self._after_batch = limits, after_batch
+    def __init__(self, limits: Limits, batch: int = BATCH) -> None:
+        self.limits = limits
+        self.after_batch: Callable[[int], None] = lambda size: None
         self.waiting = 0  # images that were handed in and are not answered
         self._loop: asyncio.AbstractEventLoop | None = None
         self._model = Lane("model", self._classify, batch)
@@ -174,7 +173,7 @@ class Batcher:
             if not piece.job.abandoned:
                 wanted.setdefault(piece.job.predictor, []).append(piece)
         for predictor, own in wanted.items():
-            self._after_batch(len(own))
+            self.after_batch(len(own))
             try:
                 answers: Sequence[Outcome] = predictor.predict(
                     [piece.pixels for piece in own if piece.pixels is not None]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 from collections.abc import AsyncIterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
-import numpy as np
+from PIL import Image
 
 from metavib.serving.answers import Answers, answers_of
-from metavib.serving.batching import Batcher, Outcome
+from metavib.serving.batching import BATCH, Batcher, Outcome
 from metavib.serving.guards import Scope, Send, json_of
 from metavib.serving.limits import Budget, Limits
 from metavib.serving.metrics import ServerMetrics
@@ -64,16 +65,20 @@ class Service:
         self.predictors, self.limits = predictors, limits
         self.budget = Budget(limits.waiting_bytes)
         self.metrics = ServerMetrics(lambda: self.batcher.waiting, lambda: self.budget.taken)
-        self.batcher = Batcher(limits, self.metrics.batch.observe)
+        self.batcher = Batcher(limits)
         self.ready = False
 
     @contextlib.asynccontextmanager
     async def running(self, app: Any = None) -> AsyncIterator[None]:
-        """Threads are there, and the model has answered once, so that the first client need not wait longer."""
-        for predictor in self.predictors.values():
-            shape = (predictor.preprocessing.channels, *2 * (predictor.preprocessing.size,))
-            await asyncio.to_thread(predictor.predict, [np.zeros(shape, dtype=np.uint8)])
+        """The threads are there, and have worked once, so that the first clients need not wait longer."""
         self.batcher.start()
+        blank = io.BytesIO()
+        Image.new("L", (32, 32)).save(blank, "PNG")
+        for predictor in self.predictors.values():
+            for count in (1, min(BATCH, self.limits.waiting_images)):
+                uploads = [Upload(blank.getvalue(), "warm-up")] * count
+                await self.batcher.submit(uploads, predictor).answers
+        self.batcher.after_batch = self.metrics.batch.observe
         self.ready = True
         yield
         self.ready = False
