@@ -116,9 +116,7 @@ def test_what_the_core_does_not_need_is_imported_where_it_is_used(path: Path) ->
     if path.parent.name == "kernels" and path.name != "__init__.py":
         allowed |= {"triton"}  # the modules are imported where `kernels.serve` said so
     if path.name == "estimator.py":
-        allowed |= {
-            "sklearn"
-        }  # what it inherits from; the module is imported where `metavib.__getattr__` is asked
+        allowed |= {"sklearn"}  # which it inherits from; `metavib.__getattr__` imports it on demand
     at_once = {module.partition(".")[0] for module, at_once in imports_of(path) if at_once}
     assert at_once <= allowed
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -16,6 +18,7 @@ from metavib.array_training import (
     untrained,
     usual_weights,
 )
+from metavib.data.transforms import Augmentation
 from metavib.errors import UserError
 from metavib.experiment import Experiment, experiment_from
 from metavib.networks.backbones import BACKBONES
@@ -86,31 +89,32 @@ def test_losses_are_read_as_often_as_said_and_the_last_ones_too(monkeypatch: pyt
     assert np.isfinite(list(history.values())).all()
 
 
-def test_denormals_are_flushed_in_a_step_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    images = np.random.default_rng(0).random((12, 8, 8))
-    during: list[bool] = []
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize(("shape", "backbone", "threads"), [((12, 8, 8), "digits", 2), ((12, 7), "mlp", 1)])
+def test_arithmetic_is_changed_in_a_step_alone(
+    shape: tuple[int, ...], backbone: str, threads: int, before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = np.random.default_rng(0).random(shape)
+    during: list[tuple[bool, int]] = []
 
     def interrupt(self: object) -> None:
-        during.append(flushes())
+        during.append((flushes(), torch.get_num_threads()))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(array_training.Program, "step", interrupt)
-    for before in (False, True):
-        torch.set_flush_denormal(before)
-        try:
-            with pytest.raises(KeyboardInterrupt):
-                train(
-                    own := experiment(),
-                    untrained(own, images, 2, 0, CPU),
-                    images,
-                    np.arange(12) % 2,
-                    np.arange(12) // 2 % 3,
-                    CPU,
-                )
-            assert flushes() == before
-        finally:
-            torch.set_flush_denormal(False)
-    assert during == [True, True]
+    usual = torch.get_num_threads()
+    torch.set_flush_denormal(before)
+    torch.set_num_threads(2)
+    try:
+        own = dataclasses.replace(experiment(), backbone=backbone, augmentation=Augmentation())
+        algorithm = untrained(own, samples, 2, 5, CPU)
+        with pytest.raises(KeyboardInterrupt):
+            train(own, algorithm, samples, np.arange(12) % 2, np.arange(12) // 2 % 3, CPU)
+        assert during == [(True, threads)]
+        assert (flushes(), torch.get_num_threads()) == (before, 2)
+    finally:
+        torch.set_flush_denormal(False)
+        torch.set_num_threads(usual)
 
 
 def test_the_network_comes_back_from_plain_arrays() -> None:

@@ -88,7 +88,7 @@ def test_a_domain_that_was_never_seen_is_classified(shifted: Data, algorithm: st
     unseen = domains == "d"
     model = MetaVIBClassifier(algorithm=algorithm, steps=150, random_state=0, **SMALL)
     model.fit(samples[~unseen], labels[~unseen], domains=domains[~unseen])
-    assert model.score(samples[unseen], labels[unseen]) >= 0.85  # chance is 0.33
+    assert model.score(samples[unseen], labels[unseen]) >= 0.7  # chance is 0.33
     assert list(model.domains_) == ["a", "b", "c"]
 
 
@@ -161,6 +161,8 @@ def test_parameters_become_checked_settings(shifted: Data) -> None:
         ({"settings": {"clipnorm": 1}}, "did you mean 'clip_norm'"),
         ({"settings": {"flip": 0.5}}, "features cannot be augmented"),
         ({"settings": 3}, "settings must hold names and values"),
+        ({"settings": {"average": "ema"}}, "average plays no part in a fit of arrays"),
+        ({"samples_per_domain": 0}, "samples_per_domain = 0 will not do"),
     ],
 )
 def test_bad_parameters_are_refused_by_fit(shifted: Data, changes: dict[str, Any], message: str) -> None:

@@ -22,10 +22,24 @@ from metavib.optimization import NonFiniteError
 from metavib.program import Program, Trainee
 from metavib.randomness import key_of
 from metavib.runner import Surroundings, prepared_algorithm
-from metavib.settings import Settings
+from metavib.settings import Settings, changed, names_of
 
 FEATURES = "mlp"  # the backbone of features; all others take images
 READ = 100  # times that the losses are read, evenly spread over the steps
+
+# Arrays have no validation part: a fit keeps the last model.
+PLAY_NO_PART = {
+    *(
+        "validation_share",
+        "validations",
+        "patience",
+        "selection",
+        "average",
+        "average_decay",
+        "record_information",
+    ),
+    "images_per_domain",  # `samples_per_domain` has its place
+}
 
 History = dict[str, list[float]]  # the step, and each term of the loss
 Show = Callable[[int, dict[str, float]], None]
@@ -54,6 +68,21 @@ def usual_weights(backbone: str) -> str:
     """ImageNet's, where the network has them."""
     known = backbone != FEATURES and BACKBONES[backbone].imagenet_weights is not None
     return "imagenet" if known else "none"
+
+
+def with_further(sections: dict[str, Settings], values: Mapping[str, Any]) -> dict[str, Settings]:
+    """The settings with some changed by their names alone; those that would change nothing here are refused."""
+    for name, value in values.items():
+        owner = next((own for own, known in sections.items() if name in names_of(type(known))), None)
+        if owner is None:
+            known = [known for settings in sections.values() for known in names_of(type(settings))]
+            raise unknown_name("setting", str(name), sorted(set(known) - PLAY_NO_PART))
+        if name in PLAY_NO_PART:
+            raise UserError(
+                f"{name} plays no part in a fit of arrays, which keeps the last model: leave it out."
+            )
+        sections = sections | {owner: changed(sections[owner], {name: value}, owner)}
+    return sections
 
 
 def untrained(
@@ -87,7 +116,7 @@ def train(
     every = max(1, program.steps // READ)
     history: History = {"step": []}
     while program.done < program.steps:
-        with _flushed():
+        with _quick_arithmetic(small=experiment.backbone == FEATURES):
             program.step()
         if program.done % every == 0 or program.done == program.steps:
             for problem in program.optimizer.failures(list(program.terms)).values():
@@ -101,17 +130,22 @@ def train(
 
 
 @contextlib.contextmanager
-def _flushed() -> Iterator[None]:
-    """The smallest numbers count as zero.
+def _quick_arithmetic(*, small: bool) -> Iterator[None]:
+    """The smallest numbers count as zero, and small steps have one thread.
 
     Where samples are fitted well, gradients are full of such numbers, and a CPU takes several times as long.
+    Threads would spend a small step waiting for one another, most of all where a grid search runs several fits.
     """
-    before = (torch.tensor([1e-39]) * 1.0).item() == 0.0  # torch does not tell
+    flushed = (torch.tensor([1e-39]) * 1.0).item() == 0.0  # torch does not tell
+    threads = torch.get_num_threads()
     torch.set_flush_denormal(True)
+    if small:
+        torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_flush_denormal(before)
+        torch.set_flush_denormal(flushed)
+        torch.set_num_threads(threads)
 
 
 def as_pixels(samples: np.ndarray, backbone: Backbone) -> np.ndarray:

@@ -25,11 +25,12 @@ from metavib.array_training import (
     train,
     untrained,
     usual_weights,
+    with_further,
 )
 from metavib.data.arrays import random_domains
 from metavib.data.transforms import Augmentation
 from metavib.device import resolve_device
-from metavib.errors import UserError, unknown_name
+from metavib.errors import UserError
 from metavib.evaluate import Evaluation
 from metavib.experiment import Experiment
 from metavib.functional.predictive import Predictive
@@ -48,6 +49,7 @@ class Own(Settings):
 
     hidden_width: int = setting(128, "width of the backbone of features", minimum=1)
     pseudo_domains: int = setting(3, "random domains where none are known", minimum=2)
+    samples_per_domain: int = setting(32, "samples of each domain in an episode", minimum=1)
 
 
 class Uncertainty(NamedTuple):
@@ -75,7 +77,7 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
     latent_width : width of both inference networks, of z and of psi.
     hidden_width : width of the "mlp" backbone.
     latent_draws, classifier_draws : draws of z for each sample and of psi, in training and in prediction.
-    domains_per_episode : training domains in an episode, one of them meta-test.
+    domains_per_episode : training domains in an episode, each of them meta-test in turn.
     samples_per_domain : samples of each domain in an episode.
     pseudo_domains : how many random domains stand for those that `fit` is not told.
     settings : further settings by name, as `metavib describe` lists them, such as {"clip_norm": 0, "flip": 0.5}.
@@ -107,7 +109,7 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         latent_draws: int = 10,
         classifier_draws: int = 10,
         domains_per_episode: int = 3,
-        samples_per_domain: int = 64,
+        samples_per_domain: int = 32,
         pseudo_domains: int = 3,
         settings: Mapping[str, Any] | None = None,
         random_state: int | np.random.RandomState | None = None,
@@ -145,9 +147,9 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         if len(classes) < 2:
             raise UserError(f"y has one class only, {classes[0]!r}: a classifier takes two or more.")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        own = changed(Own(), self._plain("hidden_width", "pseudo_domains"), "estimator")
+        own = changed(Own(), self._plain(*names_of(Own)), "estimator")
         names, numbers = _named(domains, labels, own.pseudo_domains, seed)
-        experiment = self._experiment(samples, len(classes), seed)
+        experiment = self._experiment(samples, len(classes), own, seed)
         device = resolve_device(self.device)
         algorithm = untrained(experiment, samples, len(classes), own.hidden_width, device)
         with Bar(self.algorithm, experiment.training.steps) as bar:
@@ -186,22 +188,26 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         for name in [name for name in vars(self) if name.endswith("_") or name == "_network"]:
             delattr(self, name)
 
-    def _experiment(self, samples: np.ndarray, classes: int, seed: int) -> Experiment:
+    def _experiment(self, samples: np.ndarray, classes: int, own: Own, seed: int) -> Experiment:
         """The parameters as the package's own settings, checked."""
         backbone = backbone_for(samples, self.backbone)
         config = algorithm_named(self.algorithm).Config
-        training = self._plain("steps", "learning_rate", "domains_per_episode", "samples_per_domain")
-        training["images_per_domain"] = training.pop("samples_per_domain")
+        training = self._plain("steps", "learning_rate", "domains_per_episode")
+        training["images_per_domain"] = own.samples_per_domain
         method = self._plain("beta", "latent_width", "latent_draws", "classifier_draws")
+        method["roles"] = "every"  # one meta-test domain a step takes far longer to learn the same
         sections: dict[str, Settings] = {
             "training": changed(Training(selection="last"), training, "training"),
             "method": changed(config(), {n: v for n, v in method.items() if n in names_of(config)}, "method"),
             "augmentation": Augmentation(),
         }
-        sections = _with_further(sections, self.settings or {})
-        if self.samples_per_domain < classes:
+        further = {} if self.settings is None else self.settings
+        if not isinstance(further, Mapping):
+            raise UserError(f"settings must hold names and values, not {further!r}.")
+        sections = with_further(sections, further)
+        if own.samples_per_domain < classes:
             raise UserError(
-                f"samples_per_domain = {self.samples_per_domain} is fewer than the {classes} classes: raise it."
+                f"samples_per_domain = {own.samples_per_domain} is fewer than the {classes} classes: raise it."
             )
         if backbone == FEATURES and sections["augmentation"] != Augmentation():
             raise UserError("features cannot be augmented: leave the settings of images out.")
@@ -263,19 +269,6 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         return tags
-
-
-def _with_further(sections: dict[str, Settings], values: Mapping[str, Any]) -> dict[str, Settings]:
-    """The settings with some changed by their names alone."""
-    if not isinstance(values, Mapping):
-        raise UserError(f"settings must hold names and values, not {values!r}.")
-    for name, value in values.items():
-        owner = next((own for own, known in sections.items() if name in names_of(type(known))), None)
-        if owner is None:
-            known = [known for settings in sections.values() for known in names_of(type(settings))]
-            raise unknown_name("setting", str(name), known)
-        sections = sections | {owner: changed(sections[owner], {name: value}, owner)}
-    return sections
 
 
 def _named(
