@@ -211,11 +211,14 @@ async def clients(address: str, requests: list[bytes], seconds: float) -> dict[s
     host, port = address.removeprefix("http://").split(":")
     times: list[float] = []
     errors = images = 0
+    links = [
+        await asyncio.open_connection(host, int(port)) for _ in range(CLIENTS)
+    ]  # first, so that all start at once
     end = time.perf_counter() + seconds
 
     async def client(number: int) -> None:
         nonlocal errors, images
-        reader, writer = await asyncio.open_connection(host, int(port))
+        reader, writer = links[number]
         at = number
         while time.perf_counter() < end:
             started = time.perf_counter()

@@ -26,7 +26,7 @@ class Scripted(Predictor):
     """A model whose answer can be read off the image: the brighter, the surer it is of a cat."""
 
     def __init__(self, like: Predictor) -> None:
-        self.description, self.preprocessing = like.description, like.preprocessing
+        self.description, self.preprocessing, self.device = like.description, like.preprocessing, like.device
         self.mode, self.coverage, self.threshold = "sampled", 0.9, 0.5
 
     def predict(self, images: Any) -> list[Prediction]:

@@ -59,8 +59,14 @@ class Piece:
 class Lane:
     """One thread that does the same to all that comes, as much at a time as there is."""
 
-    def __init__(self, name: str, work: Callable[[list[Piece]], None], most: int) -> None:
-        self._work, self._most = work, most
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[list[Piece]], None],
+        most: int,
+        prepare: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._work, self._most, self._prepare = work, most, prepare
         self._waiting: deque[Piece] = deque()
         self._condition = threading.Condition()
         self._stopping = False
@@ -85,6 +91,7 @@ class Lane:
             self._thread.join()
 
     def _run(self) -> None:
+        self._prepare()
         while taken := self._take():
             self._work(taken)
 
@@ -99,12 +106,14 @@ class Lane:
 class Batcher:
     """From uploads to predictions."""
 
-    def __init__(self, limits: Limits, batch: int = BATCH) -> None:
+    def __init__(
+        self, limits: Limits, batch: int = BATCH, prepare: Callable[[], object] = lambda: None
+    ) -> None:
         self.limits = limits
         self.after_batch: Callable[[int], None] = lambda size: None
         self.waiting = 0  # images that were handed in and are not answered
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._model = Lane("model", self._classify, batch)
+        self._model = Lane("model", self._classify, batch, prepare)  # what is prepared belongs to its thread
         self._large = Lane("large images", self._decode, 1)
         self._small = Lane("images", self._sort, batch)
         self._lanes = (self._small, self._large, self._model)

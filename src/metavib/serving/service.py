@@ -19,6 +19,7 @@ from metavib.serving.limits import Budget, Limits
 from metavib.serving.metrics import ServerMetrics
 from metavib.serving.predictor import Predictor
 from metavib.serving.refusals import Refusal, busy
+from metavib.serving.threads import choose_threads
 from metavib.serving.uploads import ClientGone, Receive, Upload, read_uploads
 
 PREDICT = "/predict"
@@ -65,7 +66,8 @@ class Service:
         self.predictors, self.limits = predictors, limits
         self.budget = Budget(limits.waiting_bytes)
         self.metrics = ServerMetrics(lambda: self.batcher.waiting, lambda: self.budget.taken)
-        self.batcher = Batcher(limits)
+        first = next(iter(predictors.values()))
+        self.batcher = Batcher(limits, prepare=lambda: choose_threads(first))
         self.ready = False
 
     @contextlib.asynccontextmanager
