@@ -26,7 +26,7 @@ from typing import Any
 CLIENTS = 64
 BATCH = 64
 FORM = 16  # images in one form
-TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
+TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
 
 
 def main() -> int:
@@ -35,7 +35,7 @@ def main() -> int:
     parser.add_argument("name", help="what the model is called in the record")
     parser.add_argument("model", help="a model or run directory")
     parser.add_argument(
-        "images", nargs="?", help="a folder of JPEG or PNG files (handwritten digits of 28 x 28)"
+        "images", nargs="?", help="a folder of JPEG, PNG or WebP files (handwritten digits of 28 x 28)"
     )
     parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement (%(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="of which the middle one counts (%(default)s)")
@@ -44,6 +44,10 @@ def main() -> int:
     parser.add_argument("--in-forms", type=int, default=1, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     images = image_files(arguments.images)
+    if len(images) < FORM:
+        parser.error(
+            f"{arguments.images} holds {len(images)} JPEG, PNG or WebP files; at least {FORM} are needed."
+        )
     if arguments.clients_of:
         told = clients(arguments.clients_of, requests_of(images, arguments.in_forms), arguments.seconds)
         print(json.dumps(asyncio.run(told)))
