@@ -187,6 +187,19 @@ def test_the_selected_parameters_are_left_with_class_means_of_their_own(
     assert torch.equal(means, run.algorithm.class_features)
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_trained_model_is_left_in_float32_whatever_it_was_trained_in(count: int, tmp_path: Path) -> None:
+    runs = [prepared(tmp_path / f"{n}", "metavib", seed=n, steps=2) for n in range(count)]
+    for run in runs:
+        run.algorithm.backbone.precision = torch.float16  # stands for bfloat16, which not every CPU has
+    list(train(runs, tmp_path / "checkpoints"))
+    for run in runs:
+        assert run.algorithm.backbone.precision is None
+        left = run.algorithm.class_features.clone()
+        run.algorithm.absorb(run.sources.train.batches())
+        assert torch.equal(run.algorithm.class_features, left)
+
+
 def test_the_oracle_keeps_the_best_on_the_unseen_domain_itself(tmp_path: Path) -> None:
     run = prepared(tmp_path, "erm", steps=2, selection="oracle")
     split = split_domains(Stripes(), "grey", seed=1, validation_share=0.2)

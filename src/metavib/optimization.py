@@ -68,7 +68,7 @@ class Training(Settings):
     )
     precision: str = setting(
         "auto",
-        "of the backbone; auto is bfloat16 on GPUs that have it",
+        "of the backbone in training; auto is bfloat16 on GPUs that have it. Models are measured in float32",
         choices=("auto", "float32", "bfloat16"),
     )
 

@@ -264,6 +264,7 @@ class _Training:
             if chosen is not None:
                 for name, parameter in run.algorithm.named_parameters():
                     parameter.copy_(chosen[name])
+            run.algorithm.backbone.precision = None  # measured as it will be used: bfloat16 has other answers
             run.algorithm.absorb(run.sources.train.batches())
 
     def _raise_where_none_is_left(self) -> None:
