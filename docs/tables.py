@@ -291,6 +291,30 @@ def data_times() -> str:
     return markdown(["", "images decoded a second", "cache opened again, s", "`metavib --help`, s"], rows)
 
 
+def serving() -> str:
+    """Images a second of the server, beside the model alone."""
+    rows = []
+    for name, own in record("serving")["models"].items():
+        alone = own["ways"]["model, from files"]["images_a_second"]
+        for way, measured in own["ways"].items():
+            share = f"{100 * measured['images_a_second'] / alone:.0f} %" if way.startswith("server") else ""
+            numbers = [f"{measured['images_a_second']:,.0f}", share, f"{measured['cpu_ms_an_image']:.2f}"]
+            errors = str(measured["errors"]) if "errors" in measured else ""
+            rows.append([f"{name}: {way}", *numbers, errors, f"{own['load_average']:.1f}"])
+    header = ["images a second", "of the model", "CPU ms an image", "errors", "load average"]
+    return markdown([f"{record('serving')['models']['digits']['cores']} cores", *header], rows)
+
+
+def serving_latency() -> str:
+    """How long a request takes with 64 clients."""
+    rows = []
+    for name, own in record("serving")["models"].items():
+        for way, measured in own["ways"].items():
+            if "ms" in measured:
+                rows.append([f"{name}: {way}", *(f"{value:.0f}" for value in measured["ms"].values())])
+    return markdown(["ms", "half within", "95 %", "99 %", "99.9 %"], rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "demo": demo,
     "rotated-mnist": whole_table,
@@ -312,6 +336,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "stacked on the CPU": lambda: stack_curve("cpu"),
     "convolutions": convolutions,
     "data": data_times,
+    "serving": serving,
+    "serving latency": serving_latency,
 }
 
 
