@@ -54,8 +54,11 @@ def run(arguments: argparse.Namespace) -> int:
     )  # not a line for each client that speaks no HTTP
     gc.collect()
     gc.freeze()  # what is there now stays: looking through all of torch for garbage stopped the server for 0.4 s
-    with listener:
-        serve(app, listener, limits, on_start)
+    try:
+        with listener:
+            serve(app, listener, limits, on_start)
+    finally:
+        gc.unfreeze()  # or libraries complain at the end that things were left
     return 0
 
 
