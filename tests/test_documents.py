@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 from metavib.algorithms import ALGORITHMS
+from metavib.reports.collection import FIGURES
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
@@ -24,6 +25,17 @@ def tables() -> ModuleType:
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
+
+
+def test_every_figure_has_a_page_and_every_picture_is_shown() -> None:
+    folder = ROOT / "docs/figures"
+    assert {page.stem for page in folder.glob("*.md")} == set(FIGURES)
+    shown = {
+        name for page in folder.glob("*.md") for name in re.findall(r"\]\(images/(.+?)\)", page.read_text())
+    }
+    pictures = list((folder / "images").iterdir())
+    assert shown == {picture.name for picture in pictures}
+    assert max(picture.stat().st_size for picture in pictures) < 150_000
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
