@@ -146,10 +146,10 @@ def test_the_domains_that_are_left_out_decide_and_their_order_does_not() -> None
 def test_differences_are_told_by_name_and_both_values() -> None:
     mine, other = experiment(), experiment({"steps": 9, "beta": 0.5}, seed=2, preset="paper")
     told = differences(mine, experiment({"steps": 9, "beta": 0.5}, seed=2))
-    assert told == ["method.beta 0.01 against 0.5", "seed 1 against 2", "training.steps 3000 against 9"]
+    assert told == ["method.beta 0.001 against 0.5", "seed 1 against 2", "training.steps 1000 against 9"]
     assert differences(mine, mine) == []
     assert not any("preset" in difference for difference in differences(mine, other))
-    assert "method.beta 0.01 against None" in differences(mine, experiment(algorithm="erm"))
+    assert "method.beta 0.001 against None" in differences(mine, experiment(algorithm="erm"))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
