@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from metavib.algorithms.base import Algorithm
 from metavib.algorithms.erm import ERM
 from metavib.algorithms.metavib import VIB, Baseline, MetaVIB
 from metavib.errors import unknown_name
+from metavib.networks.backbone import Backbone
+from metavib.settings import Settings
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "erm": ERM,
@@ -21,3 +25,11 @@ def algorithm_named(name: str) -> type[Algorithm]:
     if name not in ALGORITHMS:
         raise unknown_name("algorithm", name, ALGORITHMS)
     return ALGORITHMS[name]
+
+
+def create(name: str, backbone: Backbone, classes: int, domains: int, config: Settings) -> Algorithm:
+    """The algorithm of this name on a backbone; `domains` is the number of source domains."""
+    kind: Any = algorithm_named(name)
+    if kind.PER_DOMAIN:
+        return kind(backbone, classes, config, domains=domains)
+    return kind(backbone, classes, config)
