@@ -6,7 +6,10 @@ from typing import Any
 
 from metavib.algorithms.base import Algorithm
 from metavib.algorithms.erm import ERM
+from metavib.algorithms.feature_critic import FeatureCritic
+from metavib.algorithms.masf import MASF
 from metavib.algorithms.metavib import VIB, Baseline, MetaVIB
+from metavib.algorithms.mldg import MLDG
 from metavib.errors import unknown_name
 from metavib.networks.backbone import Backbone
 from metavib.settings import Settings
@@ -16,8 +19,19 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "baseline": Baseline,
     "vib": VIB,
     "metavib": MetaVIB,
+    "mldg": MLDG,
+    "feature_critic": FeatureCritic,
+    "masf": MASF,
 }
-TITLES = {"erm": "ERM", "baseline": "Baseline", "vib": "VIB", "metavib": "MetaVIB"}  # as tables print them
+TITLES = {  # as tables print them
+    "erm": "ERM",
+    "baseline": "Baseline",
+    "vib": "VIB",
+    "metavib": "MetaVIB",
+    "mldg": "MLDG",
+    "feature_critic": "Feature-Critic",
+    "masf": "MASF",
+}
 
 
 def algorithm_named(name: str) -> type[Algorithm]:

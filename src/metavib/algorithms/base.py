@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from metavib.data.episodes import Episode
+from metavib.data.episodes import Episode, Samples
 from metavib.data.storage import Batch
 from metavib.functional.adaptation import Parameters
 from metavib.functional.predictive import Predictive
@@ -43,6 +43,9 @@ class Algorithm(nn.Module, ABC):
     PER_DOMAIN: bool = False
     """Whether it has parameters for each source domain: `__init__` takes their number as `domains`, and
     `Samples.domains` says which domain is which."""
+
+    BACKBONES: tuple[str, ...] = ("backbone.",)
+    """How the names of parameters begin that learn at `backbone_rate`: those of copies of the backbone too."""
 
     def __init__(self, backbone: Backbone, classes: int, *, second_order: bool = False) -> None:
         """`second_order`: the losses differentiate the backbone themselves, and are differentiated then."""
@@ -113,6 +116,16 @@ class SoftmaxClassifier(Algorithm):
         """w_c . h(x) + b_c by these parameters."""
         return functional_call(self.classifier, _within(parameters, "classifier."), (features,))
 
+    def cross_entropy(
+        self, parameters: Parameters, samples: Samples, dropout: Tensor | None = None
+    ) -> Float[Tensor, ""]:
+        """Mean of - log softmax_c(w_c . h(x) + b_c)[y] over the samples, by these parameters.
+
+        Each domain has as many samples, so that it is the mean over domains as well.
+        """
+        logits = self.logits(parameters, self.features(parameters, samples.flat_images(), dropout))
+        return nn.functional.cross_entropy(logits, samples.flat_labels())
+
     def noise_shapes(self, meta_train_images: int, meta_test_images: int) -> Shapes:
         return dropout_shape(self.backbone, meta_train_images + meta_test_images)
 
@@ -123,6 +136,15 @@ class SoftmaxClassifier(Algorithm):
 def _within(parameters: Parameters, prefix: str) -> Parameters:
     """The parameters of one part of the module, by their names in that part."""
     return {n.removeprefix(prefix): value for n, value in parameters.items() if n.startswith(prefix)}
+
+
+def dropout_by_role(noise: Noise, episode: Episode) -> tuple[Tensor | None, Tensor | None]:
+    """The dropout noise of the meta-train images, and that of the meta-test ones."""
+    dropout = noise.get("dropout")
+    if dropout is None:
+        return None, None
+    of_train, of_test = dropout.tensor_split([episode.meta_train.flat_labels().shape[0]])
+    return of_train, of_test
 
 
 def dropout_shape(backbone: Backbone, images: int) -> Shapes:

@@ -27,7 +27,12 @@ def adapted(
     gradients, value = grad_and_value(objective)(parameters)
     if not second_order:
         gradients = stopped(gradients)
-    return {name: own - rate * gradients[name] for name, own in parameters.items()}, value
+    return moved(parameters, gradients, rate), value
+
+
+def moved(parameters: Parameters, gradients: Parameters, rate: float | Float[Tensor, ""]) -> Parameters:
+    """theta - rate gradient."""
+    return {name: own - rate * gradients[name] for name, own in parameters.items()}
 
 
 def stopped(parameters: Parameters) -> Parameters:
