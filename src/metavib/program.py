@@ -62,7 +62,7 @@ class Program:
         self.parameters = _stacked_parameters(self.algorithms)
         self.optimizer = Optimizer(
             self.parameters,
-            {name for name in self.parameters if name.startswith("backbone.")},
+            {name for name in self.parameters if name.startswith(first.algorithm.BACKBONES)},
             [trainee.experiment.training for trainee in trainees],
         )
         self.average = average_of(settings.average, settings.average_decay, self.parameters)

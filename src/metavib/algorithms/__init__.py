@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from metavib.algorithms.base import Algorithm
+from metavib.algorithms.epi_fcr import EpiFCR
 from metavib.algorithms.erm import ERM
 from metavib.algorithms.feature_critic import FeatureCritic
 from metavib.algorithms.masf import MASF
+from metavib.algorithms.metareg import MetaReg
 from metavib.algorithms.metavib import VIB, Baseline, MetaVIB
 from metavib.algorithms.mldg import MLDG
+from metavib.algorithms.reptile import Reptile
 from metavib.errors import unknown_name
 from metavib.networks.backbone import Backbone
 from metavib.settings import Settings
@@ -22,6 +25,9 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "mldg": MLDG,
     "feature_critic": FeatureCritic,
     "masf": MASF,
+    "metareg": MetaReg,
+    "reptile": Reptile,
+    "epi_fcr": EpiFCR,
 }
 TITLES = {  # as tables print them
     "erm": "ERM",
@@ -31,6 +37,9 @@ TITLES = {  # as tables print them
     "mldg": "MLDG",
     "feature_critic": "Feature-Critic",
     "masf": "MASF",
+    "metareg": "MetaReg",
+    "reptile": "Reptile",
+    "epi_fcr": "Epi-FCR",
 }
 
 
