@@ -3,13 +3,13 @@
 A network of features h and classifier w is trained on all domains alike (the paper's AGG, which is ERM), and made
 robust by partners that are badly suited to the images at hand. Each source domain j has a network of its own,
 features h_j and classifier w_j, trained on that domain alone. With CE the cross-entropy on the images of domain i,
-j another domain than i, and a bar over what is frozen, five terms, each of which moves only what is named:
+j another domain than i, and brackets < > around what is frozen, five terms, each of which moves what is named:
 
     classification        CE[ w(h(x_i)) ]                 h and w
     partners              CE[ w_i(h_i(x_i)) ]             h_i and w_i
-    episodic_features     lambda_1 CE[ _w_j_(h(x_i)) ]    h: it must serve the classifier of another domain
-    episodic_classifier   lambda_2 CE[ w(_h_j_(x_i)) ]    w: it must cope with the features of another domain
-    random_classifier     lambda_3 CE[ _w_r_(h(x_i)) ]    h: it must serve a classifier drawn at random and kept
+    episodic_features     lambda_1 CE[ <w_j>(h(x_i)) ]    h: it must serve the classifier of another domain
+    episodic_classifier   lambda_2 CE[ w(<h_j>(x_i)) ]    w: it must cope with the features of another domain
+    random_classifier     lambda_3 CE[ <w_r>(h(x_i)) ]    h: it must serve a classifier drawn at random and kept
 
 all of them means over the images of the episode. With all lambdas zero h and w are ERM's. The default lambdas are
 those of the authors for PACS.
