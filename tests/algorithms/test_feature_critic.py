@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from metavib.algorithms.feature_critic import FeatureCritic
 from metavib.data.episodes import Episode
 
-SETTINGS: dict[str, Any] = {"inner_rate": 0.5, "beta": 2.0, "critic_width": 6}
+SETTINGS: dict[str, Any] = {"inner_rate": 0.5, "auxiliary_weight": 2.0, "critic_width": 6}
 
 
 def part(algorithm: FeatureCritic, *prefixes: str) -> set[str]:
@@ -32,7 +32,7 @@ def meta_test_loss_after_a_step(algorithm: FeatureCritic, episode: Episode, *, w
     features = erm.backbone(episode.meta_train.flat_images())
     loss = nn.functional.cross_entropy(erm.classifier(features), episode.meta_train.flat_labels())
     if with_critic:
-        loss = loss + algorithm.beta * nn.functional.softplus(algorithm.critic(features)).mean()
+        loss = loss + algorithm.auxiliary_weight * nn.functional.softplus(algorithm.critic(features)).mean()
     loss.backward()
     descent.step()
     logits = erm.classifier(erm.backbone(episode.meta_test.flat_images()))
@@ -92,7 +92,7 @@ def test_a_step_of_the_critic_lowers_the_held_out_loss_after_the_inner_step() ->
     assert meta_test_loss_after_a_step(algorithm, episode, with_critic=False) == without  # nothing else moved
 
 
-@pytest.mark.parametrize("settings", [{"beta": 0.0}, {"inner_rate": 0.0}], ids=str)
+@pytest.mark.parametrize("settings", [{"auxiliary_weight": 0.0}, {"inner_rate": 0.0}], ids=str)
 def test_a_critic_without_weight_or_without_an_inner_step_learns_nothing(settings: dict[str, float]) -> None:
     algorithm, episode = built(FeatureCritic, **(SETTINGS | settings)), episode_of()
     terms = algorithm.losses(episode, {})
@@ -101,7 +101,7 @@ def test_a_critic_without_weight_or_without_an_inner_step_learns_nothing(setting
 
 
 def test_with_beta_zero_it_is_erm_on_the_meta_train_domains() -> None:
-    algorithm, episode = built(FeatureCritic, **(SETTINGS | {"beta": 0.0})), episode_of()
+    algorithm, episode = built(FeatureCritic, **(SETTINGS | {"auxiliary_weight": 0.0})), episode_of()
     total = torch.stack(list(algorithm.losses(episode, {}).values())).sum()
     erm = erm_with_the_weights_of(algorithm)
     expected = erm.losses(Episode(episode.meta_train, episode.meta_train), {})["classification"]

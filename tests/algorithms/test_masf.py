@@ -117,7 +117,11 @@ def test_the_global_alignment_is_that_of_a_loop_over_pairs_of_domains_and_classe
 
 def test_without_alignment_the_network_learns_what_mldg_learns_without_meta_test() -> None:
     without = SETTINGS | {"global_weight": 0.0, "local_weight": 0.0}
-    masf, mldg, episode = built(MASF, **without), built(MLDG, inner_rate=0.5, beta=0.0), episode_of()
+    masf, mldg, episode = (
+        built(MASF, **without),
+        built(MLDG, inner_rate=0.5, meta_test_weight=0.0),
+        episode_of(),
+    )
     mldg.load_state_dict({name: masf.state_dict()[name] for name in mldg.state_dict()})
     terms = masf.losses(episode, {})
     own, expected = total(terms) - terms["metric_network"], total(mldg.losses(episode, {}))

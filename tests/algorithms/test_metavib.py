@@ -320,6 +320,18 @@ GOLDEN: dict[str, dict[str, list[float]]] = {
         "classification": [1.408309, 1.227590, 1.093377],
         "bottleneck": [0.163426, 0.126503, 0.112464],
     },
+    "mldg": {"classification": [1.158714, 0.952574, 0.840624], "meta_test": [1.390319, 1.329341, 1.130158]},
+    "feature_critic": {
+        "classification": [1.158714, 1.052323, 0.930197],
+        "auxiliary": [0.267127, 0.178389, 0.126451],
+        "meta_test": [0.015236, 0.014818, 0.009234],
+    },
+    "masf": {
+        "classification": [1.158714, 1.087425, 0.938133],
+        "global_alignment": [0.012198, 0.010316, 0.010352],
+        "local_metric": [0.042026, 0.037558, 0.032699],
+        "metric_network": [8.405209, 7.511593, 6.539720],
+    },
     "metareg": {
         "classification": [1.272215, 1.230122, 1.104023],
         "regulariser": [0.0, 0.000008, 0.000013],

@@ -23,7 +23,7 @@ def total(mldg: MLDG, episode: Episode) -> Tensor:
 
 
 def test_with_beta_zero_it_is_erm_on_the_meta_train_domains() -> None:
-    mldg, episode = built(MLDG, beta=0.0, inner_rate=0.3), episode_of()
+    mldg, episode = built(MLDG, meta_test_weight=0.0, inner_rate=0.3), episode_of()
     erm = erm_with_the_weights_of(mldg)
     # ERM's mean is over both roles: with the same domains in both, it is that of the meta-train domains.
     expected = erm.losses(Episode(episode.meta_train, episode.meta_train), {})["classification"]
@@ -33,7 +33,7 @@ def test_with_beta_zero_it_is_erm_on_the_meta_train_domains() -> None:
 
 
 def test_with_an_inner_rate_of_zero_it_is_the_sum_of_both_losses() -> None:
-    mldg, episode = built(MLDG, beta=0.7, inner_rate=0.0), episode_of()
+    mldg, episode = built(MLDG, meta_test_weight=0.7, inner_rate=0.0), episode_of()
     network = mldg.network()
     expected = mldg.cross_entropy(network, episode.meta_train) + 0.7 * mldg.cross_entropy(
         network, episode.meta_test
@@ -42,7 +42,7 @@ def test_with_an_inner_rate_of_zero_it_is_the_sum_of_both_losses() -> None:
 
 
 def test_the_meta_test_loss_is_that_after_a_step_of_gradient_descent_on_meta_train() -> None:
-    mldg, episode = built(MLDG, beta=1.0, inner_rate=0.3), episode_of()
+    mldg, episode = built(MLDG, meta_test_weight=1.0, inner_rate=0.3), episode_of()
     terms = mldg.losses(episode, {})
     erm = erm_with_the_weights_of(mldg)
     descent = torch.optim.SGD(erm.parameters(), lr=0.3)
@@ -59,7 +59,7 @@ def test_the_meta_test_loss_is_that_after_a_step_of_gradient_descent_on_meta_tra
 
 
 def test_the_gradient_through_the_inner_step_agrees_with_finite_differences() -> None:
-    mldg, episode = built(MLDG, beta=0.7, inner_rate=0.5), episode_of()
+    mldg, episode = built(MLDG, meta_test_weight=0.7, inner_rate=0.5), episode_of()
     found = gradients(mldg, total(mldg, episode))
     for name, parameter in mldg.named_parameters():
         expected = numeric_gradient(lambda: total(mldg, episode), parameter)
@@ -67,8 +67,8 @@ def test_the_gradient_through_the_inner_step_agrees_with_finite_differences() ->
 
 
 def test_to_first_order_the_meta_test_gradient_is_that_at_the_moved_parameters() -> None:
-    mldg, episode = built(MLDG, beta=1.0, inner_rate=0.5, second_order=False), episode_of()
-    exact = built(MLDG, beta=1.0, inner_rate=0.5)
+    mldg, episode = built(MLDG, meta_test_weight=1.0, inner_rate=0.5, second_order=False), episode_of()
+    exact = built(MLDG, meta_test_weight=1.0, inner_rate=0.5)
     network = {name: value.detach() for name, value in mldg.network().items()}
     slope = grad(lambda own: mldg.cross_entropy(own, episode.meta_train))(network)
     moved = {name: own - 0.5 * slope[name] for name, own in network.items()}

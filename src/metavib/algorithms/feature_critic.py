@@ -50,12 +50,12 @@ class FeatureCritic(SoftmaxClassifier):
         """The inner step, the critic's size and the weight of what it says."""
 
         inner_rate: float = setting(1e-3, "alpha: the rate of the inner steps", minimum=0)
-        beta: float = setting(1.0, "weight of the auxiliary loss", minimum=0)
+        auxiliary_weight: float = setting(1.0, "beta: weight of the auxiliary loss", minimum=0)
         critic_width: int = setting(128, "width of the critic's hidden layer", minimum=1)
 
-    STACKABLE = ("inner_rate", "beta")
+    STACKABLE = ("inner_rate", "auxiliary_weight")
     inner_rate: Tensor  # alpha
-    beta: Tensor
+    auxiliary_weight: Tensor  # beta
 
     def __init__(self, backbone: Backbone, classes: int, config: Config) -> None:
         super().__init__(backbone, classes, second_order=True)
@@ -70,7 +70,7 @@ class FeatureCritic(SoftmaxClassifier):
     def auxiliary(self, critic: Parameters, features: Float[Tensor, "batch features"]) -> Float[Tensor, ""]:
         """beta h_omega of the features, by these parameters of the critic."""
         scores = functional_call(self.critic, critic, (features,))
-        return self.beta * nn.functional.softplus(scores).mean()
+        return self.auxiliary_weight * nn.functional.softplus(scores).mean()
 
     def losses(self, episode: Episode, noise: Noise) -> dict[str, Float[Tensor, ""]]:
         """Cross-entropy on meta-train, the critic's loss on it, and whether that helped on meta-test."""

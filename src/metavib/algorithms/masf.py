@@ -24,7 +24,7 @@ there is none, the farthest (Schroff et al., CVPR 2015).
 Deviations:
 - Episodes and the outer step (Adam) are those of all methods here; the metric network learns at the same rate.
 - Where a domain of a pair lacks a class, the class is left out of the pair.
-- The inner gradient is not clipped by itself.
+- The metric network has no biases, and the inner gradient is not clipped by itself.
 """
 
 from __future__ import annotations
@@ -72,10 +72,12 @@ class MASF(SoftmaxClassifier):
 
     def __init__(self, backbone: Backbone, classes: int, config: Config) -> None:
         super().__init__(backbone, classes, second_order=True)
-        self.metric_network = nn.Sequential(  # M_phi
-            nn.Linear(backbone.feature_size, config.metric_hidden),
+        # M_phi. Distances do not see the bias of a unit that is on for all samples: its gradient would be rounding
+        # alone, of which Adam makes whole steps.
+        self.metric_network = nn.Sequential(
+            nn.Linear(backbone.feature_size, config.metric_hidden, bias=False),
             nn.ReLU(),
-            nn.Linear(config.metric_hidden, config.metric_width, bias=False),  # distances would not see it
+            nn.Linear(config.metric_hidden, config.metric_width, bias=False),
         )
         self.local = semi_hard_triplets if config.metric == "triplet" else contrasted_pairs
         for name in self.STACKABLE:

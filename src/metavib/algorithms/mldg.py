@@ -41,12 +41,14 @@ class MLDG(SoftmaxClassifier):
         """The inner step and the weight of what follows it, as in the paper's experiments on PACS."""
 
         inner_rate: float = setting(5e-4, "alpha: the rate of the inner step", minimum=0)
-        beta: float = setting(1.0, "weight of the meta-test loss after the inner step", minimum=0)
+        meta_test_weight: float = setting(
+            1.0, "beta: weight of the meta-test loss after the inner step", minimum=0
+        )
         second_order: bool = setting(True, "differentiate through the inner step; false: to first order")
 
-    STACKABLE = ("inner_rate", "beta")
+    STACKABLE = ("inner_rate", "meta_test_weight")
     inner_rate: Tensor  # alpha
-    beta: Tensor
+    meta_test_weight: Tensor  # beta
 
     def __init__(self, backbone: Backbone, classes: int, config: Config) -> None:
         super().__init__(backbone, classes, second_order=config.second_order)
@@ -65,4 +67,4 @@ class MLDG(SoftmaxClassifier):
             meta_train_loss, self.network(), self.inner_rate, second_order=self.second_order
         )
         meta_test_loss = self.cross_entropy(moved, episode.meta_test, of_test)  # G
-        return {"classification": classification, "meta_test": self.beta * meta_test_loss}
+        return {"classification": classification, "meta_test": self.meta_test_weight * meta_test_loss}
