@@ -16,6 +16,8 @@ from small_episodes import (
 from torch import Tensor, nn
 
 from metavib.algorithms.epi_fcr import EpiFCR
+from metavib.bench.workloads import digit_runs
+from metavib.program import Program
 
 EPISODIC = {"feature_weight": 0.7, "classifier_weight": 0.4, "random_weight": 0.3}
 TERMS = ["classification", "partners", "episodic_features", "episodic_classifier", "random_classifier"]
@@ -144,3 +146,12 @@ def test_partners_begin_as_the_network_and_the_random_classifier_follows_the_see
     assert not torch.equal(algorithm.random_classifier, other.random_classifier)
     assert "random_classifier" not in algorithm.state_dict()
     assert len({own.sum().item() for own in algorithm.partner_classifiers.weight}) == DOMAINS
+
+
+def test_there_is_a_partner_for_each_source_domain_and_it_learns_as_the_backbone_does() -> None:
+    program = Program(digit_runs(1, "epi_fcr", 2, torch.device("cpu")))
+    of_partners = {name for name in program.parameters if name.startswith("partner_backbones.")}
+    assert {name.split(".")[1] for name in of_partners} == set("01234")  # six angles, one of them unseen
+    assert len(of_partners) == 5 * len(list(program.algorithms[0].backbone.parameters()))
+    assert of_partners < program.optimizer.backbone
+    assert not any("classifier" in name for name in program.optimizer.backbone)
