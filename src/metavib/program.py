@@ -64,6 +64,7 @@ class Program:
             self.parameters,
             {name for name in self.parameters if name.startswith(first.algorithm.BACKBONES)},
             [trainee.experiment.training for trainee in trainees],
+            first.algorithm.APART,
         )
         self.average = average_of(settings.average, settings.average_decay, self.parameters)
         self.buffers = {

@@ -47,6 +47,10 @@ class Algorithm(nn.Module, ABC):
     BACKBONES: tuple[str, ...] = ("backbone.",)
     """How the names of parameters begin that learn at `backbone_rate`: those of copies of the backbone too."""
 
+    APART: tuple[str, ...] = ()
+    """How the names of parameters begin that follow an objective of their own: their gradient, which may be of
+    another size, is clipped by its own norm."""
+
     def __init__(self, backbone: Backbone, classes: int, *, second_order: bool = False) -> None:
         """`second_order`: the losses differentiate the backbone themselves, and are differentiated then."""
         super().__init__()

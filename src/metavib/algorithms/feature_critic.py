@@ -17,8 +17,7 @@ The third is differentiated by omega through theta_new, by mixed second derivati
 that it is not for are stopped, so that the gradient of the sum is the gradient of each.
 
 Deviations:
-- Episodes and the outer step (Adam) are those of all methods here; the critic learns at the same rate. Where
-  gradients are clipped, they are by the norm of all together.
+- Episodes and the outer step (Adam) are those of all methods here; the critic learns at the same rate.
 - beta, the weight of the auxiliary loss, is ours; the paper's is one. At zero it is ERM on the meta-train domains.
 - Of the paper's two critics, the set embedding; the other takes the flattened covariance of the features.
 - The paper's own problem, where each domain has its own classes, is left out: domains share their classes here.
@@ -54,6 +53,7 @@ class FeatureCritic(SoftmaxClassifier):
         critic_width: int = setting(128, "width of the critic's hidden layer", minimum=1)
 
     STACKABLE = ("inner_rate", "auxiliary_weight")
+    APART = ("critic.",)
     inner_rate: Tensor  # alpha
     auxiliary_weight: Tensor  # beta
 

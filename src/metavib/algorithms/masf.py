@@ -64,6 +64,7 @@ class MASF(SoftmaxClassifier):
         metric_width: int = setting(256, "width of the embeddings", minimum=1)
 
     STACKABLE = ("inner_rate", "global_weight", "local_weight", "temperature", "margin")
+    APART = ("metric_network.",)
     inner_rate: Tensor  # alpha
     global_weight: Tensor  # beta_1
     local_weight: Tensor  # beta_2
