@@ -11,8 +11,11 @@ from torch import Tensor, nn
 from metavib.algorithms import create
 from metavib.algorithms.base import Algorithm
 from metavib.algorithms.erm import ERM
+from metavib.bench.workloads import trainee
+from metavib.data.catalog import open_dataset
 from metavib.data.episodes import Episode, Samples
 from metavib.networks.backbone import PIXELS, Backbone
+from metavib.program import Program
 
 CLASSES, DOMAINS, IMAGES = 3, 3, 5
 
@@ -89,3 +92,16 @@ def numeric_gradient(value: Callable[[], Tensor], parameter: Tensor, step: float
         flat[place] = before
         into[place] = (above - below) / (2 * step)
     return found
+
+
+def network_after_training(algorithm: str, steps: int = 4, **settings: Any) -> dict[str, Tensor]:
+    """Backbone and classifier after some steps on the embedded digits, gradients clipped."""
+    values = {"dataset": "rotated-digits", "target": "0", "algorithm": algorithm, "seed": 0}
+    dataset = open_dataset("rotated-digits", data_root=None, protocol=None, seed=0)
+    budget = {"images_per_domain": 8, "steps": steps, "warmup": 0, "clip_norm": 0.1}
+    program = Program([trainee(values, budget | settings, dataset, torch.device("cpu"))])
+    for _ in range(steps):
+        program.step()
+    return {
+        name: own for name, own in program.parameters.items() if name.startswith(("backbone.", "classifier."))
+    }

@@ -11,6 +11,7 @@ from small_episodes import (
     erm_with_the_weights_of,
     gradients,
     moved_by,
+    network_after_training,
     numeric_gradient,
 )
 from torch import Tensor, nn
@@ -155,3 +156,14 @@ def test_there_is_a_partner_for_each_source_domain_and_it_learns_as_the_backbone
     assert len(of_partners) == 5 * len(list(program.algorithms[0].backbone.parameters()))
     assert of_partners < program.optimizer.backbone
     assert not any("classifier" in name for name in program.optimizer.backbone)
+
+
+def test_without_the_episodic_terms_training_is_that_of_erm() -> None:
+    """Also where gradients are clipped: what is beside the network is clipped by itself."""
+    erm, own = (
+        network_after_training("erm"),
+        network_after_training("epi_fcr", **dict.fromkeys(EPISODIC, 0.0)),
+    )
+    assert erm.keys() == own.keys()
+    for name, parameter in own.items():
+        torch.testing.assert_close(parameter, erm[name], rtol=0, atol=1e-6)

@@ -11,6 +11,7 @@ from small_episodes import (
     erm_with_the_weights_of,
     gradients,
     moved_by,
+    network_after_training,
     numeric_gradient,
 )
 from torch import Tensor, nn
@@ -170,3 +171,14 @@ def test_descending_on_phi_lowers_the_loss_on_the_other_domain() -> None:
         judged().backward()
         optimizer.step()
     assert judged() < before - 0.01
+
+
+def test_with_a_regulariser_that_stays_zero_training_is_that_of_erm() -> None:
+    """Also where gradients are clipped: what is beside the network is clipped by itself."""
+    erm, own = (
+        network_after_training("erm"),
+        network_after_training("metareg", penalty_rate=0.0, phase_one=0.0),
+    )
+    assert erm.keys() == own.keys()
+    for name, parameter in own.items():
+        torch.testing.assert_close(parameter, erm[name], rtol=0, atol=1e-6)

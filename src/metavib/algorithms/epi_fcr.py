@@ -63,6 +63,7 @@ class EpiFCR(SoftmaxClassifier):
     STACKABLE = ("feature_weight", "classifier_weight", "random_weight")
     PER_DOMAIN = True
     BACKBONES = ("backbone.", "partner_backbones.")
+    APART = ("partner_",)
     feature_weight: Tensor
     classifier_weight: Tensor
     random_weight: Tensor
