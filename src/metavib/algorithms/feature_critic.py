@@ -13,7 +13,7 @@ Objectives, each for its own parameters:
     theta, phi    L_train(theta, phi) + beta h_omega(theta)         phi does not enter the second term
     omega         tanh( L_test(theta_new, phi) - L_test(theta_old, phi) )
 
-The third is differentiated by omega through theta_new, by mixed second derivatives; in every term the parameters
+The second is differentiated by omega through theta_new, by mixed second derivatives; in every term the parameters
 that it is not for are stopped, so that the gradient of the sum is the gradient of each.
 
 Deviations:
