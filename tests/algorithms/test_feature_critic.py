@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from metavib.algorithms.feature_critic import FeatureCritic
 from metavib.data.episodes import Episode
 
-SETTINGS: dict[str, Any] = {"inner_rate": 0.5, "auxiliary_weight": 2.0, "critic_width": 6}
+SETTINGS: dict[str, Any] = {"inner_rate": 0.5, "auxiliary_weight": 2.0, "critic_width": 6, "warm_up": 0.0}
 
 
 def part(algorithm: FeatureCritic, *prefixes: str) -> set[str]:
@@ -63,6 +63,18 @@ def test_every_term_moves_only_the_parameters_that_it_is_for() -> None:
     assert moved_by(algorithm, terms["classification"]) == part(algorithm, "backbone", "classifier")
     assert moved_by(algorithm, terms["auxiliary"]) == part(algorithm, "backbone")
     assert moved_by(algorithm, terms["meta_test"]) == part(algorithm, "critic")
+
+
+@pytest.mark.parametrize(("progress", "moves"), [(0.0, False), (0.39, False), (0.4, True), (0.99, True)])
+def test_what_the_critic_says_moves_the_backbone_once_the_warm_up_is_over(
+    progress: float, moves: bool
+) -> None:
+    algorithm, episode = built(FeatureCritic, **(SETTINGS | {"warm_up": 0.4})), episode_of()
+    algorithm.progress.fill_(progress)
+    terms, at_once = algorithm.losses(episode, {}), built(FeatureCritic, **SETTINGS).losses(episode, {})
+    torch.testing.assert_close(terms, at_once)
+    assert moved_by(algorithm, terms["auxiliary"]) == (part(algorithm, "backbone") if moves else set())
+    assert moved_by(algorithm, terms["meta_test"]) == part(algorithm, "critic")  # which learns from the start
 
 
 def test_the_gradients_agree_with_finite_differences() -> None:

@@ -17,6 +17,8 @@ The second is differentiated by omega through theta_new, by mixed second derivat
 that it is not for are stopped, so that the gradient of the sum is the gradient of each.
 
 Deviations:
+- The paper begins from a network that was trained without a critic. Here the critic learns from the first step on,
+  and what it says moves the backbone after a share of the steps, `warm_up`; before, it is only logged.
 - Episodes and the outer step (Adam) are those of all methods here; the critic learns at the same rate.
 - beta, the weight of the auxiliary loss, is ours; the paper's is one. At zero it is ERM on the meta-train domains.
 - Of the paper's two critics, the set embedding; the other takes the flattened covariance of the features.
@@ -50,12 +52,16 @@ class FeatureCritic(SoftmaxClassifier):
 
         inner_rate: float = setting(1e-3, "alpha: the rate of the inner steps", minimum=0)
         auxiliary_weight: float = setting(1.0, "beta: weight of the auxiliary loss", minimum=0)
+        warm_up: float = setting(
+            0.5, "share of the steps in which the auxiliary loss moves nothing yet", minimum=0, maximum=1
+        )
         critic_width: int = setting(128, "width of the critic's hidden layer", minimum=1)
 
     STACKABLE = ("inner_rate", "auxiliary_weight")
     APART = ("critic.",)
     inner_rate: Tensor  # alpha
     auxiliary_weight: Tensor  # beta
+    progress: Tensor
 
     def __init__(self, backbone: Backbone, classes: int, config: Config) -> None:
         super().__init__(backbone, classes, second_order=True)
@@ -66,6 +72,8 @@ class FeatureCritic(SoftmaxClassifier):
         )
         for name in self.STACKABLE:
             self.register_buffer(name, torch.tensor(getattr(config, name)), persistent=False)
+        self.warm_up = config.warm_up
+        self.register_buffer("progress", torch.zeros(()), persistent=False)
 
     def auxiliary(self, critic: Parameters, features: Float[Tensor, "batch features"]) -> Float[Tensor, ""]:
         """beta h_omega of the features, by these parameters of the critic."""
@@ -97,6 +105,6 @@ class FeatureCritic(SoftmaxClassifier):
         before, after = (self.cross_entropy(frozen | own, episode.meta_test, of_test) for own in (old, new))
         return {
             "classification": classification,
-            "auxiliary": auxiliary,
+            "auxiliary": torch.where(self.progress < self.warm_up, auxiliary.detach(), auxiliary),
             "meta_test": torch.tanh(after - before),
         }
