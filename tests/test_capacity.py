@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from metavib import capacity
+from metavib.algorithms import ALGORITHMS
 from metavib.capacity import memory_of, pays, width_of
 from metavib.run_directory import RunDirectory
 from metavib.runner import Surroundings, open_run
@@ -55,3 +56,13 @@ def test_the_memory_of_a_run_is_about_what_its_images_and_parameters_take(cell, 
     # Of each image at least what the pooling looks back at: 28 x 28 x 32 and 14 x 14 x 32 numbers.
     assert second - first > 2 * 3 * 72 * 4 * 32 * (28 * 28 + 14 * 14)
     assert all(parameter.grad is None for parameter in few.run.algorithm.parameters())
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_memory_of_every_algorithm_is_that_of_its_passes_through_the_network(cell, tmp_path, algorithm):
+    def opened(name):
+        experiment = cell(algorithm=name, images_per_domain=40).experiment
+        return open_run(experiment, RunDirectory(tmp_path / "none"), Surroundings(CPU)).run
+
+    # With inner steps it passes through several times, and keeps what second derivatives need.
+    assert 0.5 * memory_of(opened("erm")) < memory_of(opened(algorithm)) < 12 * memory_of(opened("erm"))

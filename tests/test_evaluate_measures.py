@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from metavib import evaluate, metrics
-from metavib.algorithms import ALGORITHMS
+from metavib.algorithms import ALGORITHMS, create
 from metavib.algorithms.base import Algorithm
 from metavib.data.storage import Batch
 from metavib.errors import UserError
@@ -30,12 +30,16 @@ LABELS = torch.tensor([0, 1, 0, 3, 1, 0, 3, 3, 1, 0])  # no image of class 2
 
 
 def built(name: str) -> Algorithm:
-    kind: Any = ALGORITHMS[name]
-    small = {"latent_width": 8, "latent_draws": 2, "classifier_draws": 3, "initial_log_variance": 1.0}
+    kind = ALGORITHMS[name]
+    small: dict[str, Any] = {
+        "latent_width": 8,
+        "latent_draws": 2,
+        "classifier_draws": 3,
+        "initial_log_variance": 1.0,
+    }
     torch.manual_seed(0)
-    algorithm = kind(
-        DigitNetwork(), 4, kind.Config(**{k: v for k, v in small.items() if k in names_of(kind.Config)})
-    )
+    config = kind.Config(**{k: v for k, v in small.items() if k in names_of(kind.Config)})
+    algorithm = create(name, DigitNetwork(), 4, 3, config)
     algorithm.absorb([Batch(IMAGES, torch.arange(10) % 4)])
     return algorithm
 

@@ -107,6 +107,19 @@ def test_the_gradient_is_clipped_to_the_limit_and_zero_does_not_clip(limit: floa
     assert 10 * torch.cat(moments).norm().item() == pytest.approx(expected, rel=1e-3)  # (1 - 0.9) gradient
 
 
+def test_what_stands_apart_is_clipped_by_its_own_norm() -> None:
+    erm, _ = built()
+    training = Training(schedule="constant", clip_norm=0.01, steps=9)
+    parameters = {name: parameter.detach().unsqueeze(0) for name, parameter in erm.named_parameters()}
+    optimizer = Optimizer(parameters, [], [training], ["classifier."])
+    make_step(optimizer, erm, 0, loss_of(erm))
+    norms = {"backbone.": 0.0, "classifier.": 0.0}
+    for name in parameters:
+        (part,) = (prefix for prefix in norms if name.startswith(prefix))
+        norms[part] += (10 * optimizer.moments["exp_avg"][name]).square().sum().item()
+    assert [math.sqrt(norm) for norm in norms.values()] == pytest.approx([0.01, 0.01], rel=1e-3)
+
+
 def test_the_backbone_moves_at_its_share_of_the_rate() -> None:
     whole, none, quarter = (built(backbone_rate=share, learning_rate=0.01) for share in (1.0, 0.0, 0.25))
     start = dict(built()[0].named_parameters())

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from metavib.algorithms import ALGORITHMS
+from metavib.algorithms.base import Noise, SoftmaxClassifier
 from metavib.bench.workloads import digit_runs
 from metavib.data import rotated, storage
+from metavib.data.episodes import Episode
 from metavib.experiment import experiment_from
+from metavib.networks.backbone import Backbone
 from metavib.program import Program
 from metavib.run_directory import RunDirectory
 from metavib.runner import Surroundings, open_run
+from metavib.settings import Settings
 from metavib.trainer import Run
 
 CPU = torch.device("cpu")
@@ -31,7 +36,7 @@ def runs(folder: Path, tmp_path: Path) -> Callable[..., list[Run]]:
     def opened(algorithm: str = "metavib", targets: str = "art photo sketch", **changes: Any) -> list[Run]:
         dataset = "rotated-digits" if targets[0].isdigit() else str(folder)
         settings: dict[str, Any] = {"steps": 50, "images_per_domain": 4} | changes
-        if algorithm != "erm":
+        if algorithm in ("baseline", "vib", "metavib"):
             settings |= {"latent_width": WIDTH, "latent_draws": 2, "classifier_draws": 2}
         found = []
         for number, target in enumerate(targets.split()):
@@ -161,3 +166,47 @@ def test_a_run_of_the_real_size_is_the_same_twice_on_several_threads(algorithm: 
         torch.set_num_threads(threads)
     for name, parameter in runs[0].parameters.items():
         assert all(torch.equal(parameter, other.parameters[name]) for other in runs[1:]), name
+
+
+class Staged(SoftmaxClassifier):
+    """Says how far training is, and which of so many source domains it sees."""
+
+    PER_DOMAIN = True
+    progress: Tensor
+
+    @dataclass(frozen=True)
+    class Config(Settings):
+        """None."""
+
+    def __init__(self, backbone: Backbone, classes: int, config: Config, *, domains: int) -> None:
+        super().__init__(backbone, classes)
+        self.of_each = nn.Parameter(torch.zeros(domains))
+        self.register_buffer("progress", torch.zeros(()), persistent=False)
+
+    def losses(self, episode: Episode, noise: Noise) -> dict[str, Tensor]:
+        features = self.features(self.network(), episode.meta_test.flat_images())
+        logits = self.logits(self.network(), features)
+        loss = nn.functional.cross_entropy(logits, episode.meta_test.flat_labels())
+        return {
+            "classification": loss,
+            "domain": self.of_each[episode.meta_test.domains].sum(),
+            "progress": self.progress.detach(),
+        }
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_algorithm_is_told_of_its_source_domains_and_of_the_share_of_steps_done(
+    runs: Callable[..., list[Run]], monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setitem(ALGORITHMS, "staged", Staged)
+    program = Program(runs("staged", domains_per_episode=2)[:count])
+    assert program.parameters["of_each"].shape == (count, 3)
+    for done in range(3):
+        program.step()
+        assert program.values()["progress"] == pytest.approx([done / 50] * count)
+    moved = program.parameters["of_each"]
+    assert ((moved != 0).sum(dim=1) >= 1).all()
+    program.start(25)
+    program.step()
+    assert program.values()["progress"] == [0.5] * count
+    assert "progress" not in program.algorithms[0].state_dict()

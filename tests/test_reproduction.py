@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from scipy import stats
 
+from metavib.algorithms import ALGORITHMS, TITLES
 from metavib.errors import UserError
 from metavib.grid import Done
 from metavib.paper import TABLES, Row, Table, table_named
@@ -115,6 +116,16 @@ def test_rows_can_be_chosen_and_a_method_that_the_table_lacks_is_added() -> None
     assert [row.title for row in rows_to_measure(TABLE, ["metavib"])] == ["MetaVIB"]
     chosen = rows_to_measure(TABLE, ["vib", "erm"])
     assert chosen == (Row("VIB", algorithm="vib"), TABLE.rows[0])
+
+
+def test_the_rivals_are_measured_in_the_rows_that_the_paper_has_for_them() -> None:
+    rivals = {name: TITLES[name] for name in ALGORITHMS if name not in ("erm", "baseline", "vib", "metavib")}
+    rows = rows_to_measure(table_named("pacs"), list(rivals))
+    assert [row.title for row in rows] == list(rivals.values())
+    assert all(row.mean is not None for row in rows)
+    assert all(row in rows_to_measure(table_named("pacs"), None) for row in rows)
+    (mldg,) = rows_to_measure(table_named("rotated-mnist"), ["mldg"])  # which that table lacks
+    assert (mldg.title, mldg.mean) == ("MLDG", None)
 
 
 def test_averaged_weights_are_rows_of_their_own_beside_those_of_the_paper() -> None:

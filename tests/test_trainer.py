@@ -65,10 +65,10 @@ def prepared(folder: Path, algorithm: str, *, target: str = "grey", seed: int = 
     }
     values |= {"backbone": "digits", "weights": "none"}
     small: dict[str, Any] = {"images_per_domain": 6, "validation_share": 0.2}
-    if algorithm != "erm":
+    if algorithm in ("baseline", "vib", "metavib"):
         small |= {"latent_width": 16, "latent_draws": 2, "classifier_draws": 2}
     experiment = experiment_from(values, small | changes)
-    built = build_algorithm(algorithm, experiment.method, "digits", "none", 3, seed)
+    built = build_algorithm(algorithm, experiment.method, "digits", "none", 3, seed, domains=3)
     split = split_domains(Stripes(), target, seed=seed, validation_share=0.2)
     sources = open_sources(Stripes(), split, preprocessing_of(built.backbone), CPU, skip_bad=False)
     return Run(experiment, built, sources, RunDirectory(folder), "the split")

@@ -151,7 +151,7 @@ def _add_training(train: argparse.ArgumentParser) -> None:
         "dataset", metavar="DATASET", nargs="?", help="rotated-digits, rotated-mnist, pacs, vlcs, or a path"
     )
     train.add_argument("--target", help="the domain that is held out; several as A,B, or all, make a grid")
-    train.add_argument("--algorithm", help="erm, baseline, vib or metavib (metavib); several as A,B")
+    train.add_argument("--algorithm", help="a name that `metavib describe` lists (metavib); several as A,B")
     train.add_argument("--without", metavar="DOMAINS", help="domains that play no part, as A,B")
     train.add_argument("--preset", help="paper, fast or augmented (fast)")
     train.add_argument("--steps", type=int, help="iterations, instead of the preset's")

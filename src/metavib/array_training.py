@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from metavib.algorithms import algorithm_named
+from metavib.algorithms import algorithm_named, create
 from metavib.algorithms.base import Algorithm
 from metavib.data.arrays import channels_first, features_as_pixels, images_as_pixels, sources_of
 from metavib.errors import UserError, unknown_name
@@ -86,15 +86,20 @@ def with_further(sections: dict[str, Settings], values: Mapping[str, Any]) -> di
 
 
 def untrained(
-    experiment: Experiment, samples: np.ndarray, classes: int, hidden_width: int, device: torch.device
+    experiment: Experiment,
+    samples: np.ndarray,
+    classes: int,
+    hidden_width: int,
+    device: torch.device,
+    domains: int = 0,
 ) -> Algorithm:
     """The network with its first weights, which depend on the seed alone."""
     if experiment.backbone != FEATURES:
-        return prepared_algorithm(experiment, classes, Surroundings(device))
+        return prepared_algorithm(experiment, classes, domains, Surroundings(device))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key_of(experiment.seed, "initialisation") & 0x7FFFFFFFFFFFFFFF)
         network = MLP(samples.shape[1], hidden_width)
-        algorithm = _on_top(network, experiment.algorithm, experiment.method, classes)
+        algorithm = create(experiment.algorithm, network, classes, domains, experiment.method)
     network.standardise_by(torch.from_numpy(np.array(samples, dtype=np.float64)))
     return algorithm.to(device)
 
@@ -161,7 +166,11 @@ def arrays_of(algorithm: Algorithm) -> dict[str, np.ndarray]:
 
 
 def rebuilt(
-    record: Mapping[str, Any], arrays: Mapping[str, np.ndarray], classes: int, device: torch.device
+    record: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray],
+    classes: int,
+    device: torch.device,
+    domains: int = 0,
 ) -> Algorithm:
     """The trained network from its experiment, as plain values, and its arrays."""
     features = record["backbone"] == FEATURES
@@ -175,15 +184,10 @@ def rebuilt(
             backbone = BACKBONES[record["backbone"]]()
             if record["weights"] != "none":
                 backbone.freeze_normalisation()
-        algorithm = _on_top(backbone, record["algorithm"], method, classes)
+        algorithm = create(record["algorithm"], backbone, classes, domains, method)
     algorithm.load_state_dict({name: torch.tensor(values) for name, values in arrays.items()})
     if features:
         # scikit-learn compares answers to more digits than float32 keeps from one size of batch to another.
         algorithm.double()
     # Channels last, as in training.
     return algorithm.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
-
-
-def _on_top(backbone: Backbone, algorithm: str, method: Settings, classes: int) -> Algorithm:
-    kind: Any = algorithm_named(algorithm)
-    return kind(backbone, classes, method)

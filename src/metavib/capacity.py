@@ -1,17 +1,20 @@
 """How many runs are trained as one program, and what a grid will take.
 
 As many runs are stacked as fit into the memory there is, and only where that is faster than one after another.
-Memory is measured by a forward pass of a run, time by a few steps of a stack.
+Memory is measured by the losses of a run, time by a few steps of a stack.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from metavib.cells import Cell, stackable_groups
 from metavib.data.storage import free_memory
@@ -49,20 +52,39 @@ def width_of(cells: Sequence[Cell], surroundings: Surroundings, batch: int | Non
 
 
 def memory_of(run: Trainee) -> int:
-    """About how many bytes a run takes while it trains: what its forward pass keeps, twice, and its parameters."""
+    """About how many bytes a run takes while it trains: what its losses hold, twice, and its parameters."""
     algorithm, sampler = run.algorithm, sampler_of([run])
     shapes = algorithm.noise_shapes((sampler.domains - 1) * sampler.images, sampler.images)
     key = torch.zeros((), dtype=torch.int64, device=sampler.device)
-    kept: dict[int, int] = {}
-
-    def count(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-        algorithm(sampler.draw(0), {name: normal(key, shape) for name, shape in shapes.items()})
+    episode, noise = sampler.draw(0), {name: normal(key, shape) for name, shape in shapes.items()}
+    with _Alive() as alive:
+        algorithm(episode, noise)
     parameters = sum(parameter.nbytes for parameter in algorithm.parameters())
-    return 2 * sum(kept.values()) + 6 * parameters
+    return 2 * alive.most + 6 * parameters
+
+
+class _Alive(TorchDispatchMode):
+    """How many bytes of what operators make are there at a time, at most.
+
+    Hooks on saved tensors would do for a plain forward pass, but torch.func refuses them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: dict[StorageWeakRef, int] = {}
+        self.most = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        self.sizes = {made: size for made, size in self.sizes.items() if not made.expired()}
+        for tensor in tree_leaves(found):
+            if isinstance(tensor, Tensor):
+                storage = tensor.untyped_storage()
+                self.sizes[StorageWeakRef(storage)] = storage.nbytes()
+        self.most = max(self.most, sum(self.sizes.values()))
+        return found
 
 
 class Estimate(NamedTuple):

@@ -67,7 +67,7 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
 
     Parameters
     ----------
-    algorithm : "metavib", "vib", "baseline" or "erm".
+    algorithm : "metavib", "vib", "baseline", "erm" or any other that `metavib describe` names.
     backbone : "auto", "mlp" (for features), or a network for images ("digits", "squeezenet", "resnet18", ...).
         Auto is "mlp" for features, "digits" for grey images and "squeezenet" for colour.
     weights : "auto", "none", "imagenet" or a file; auto is ImageNet's where the image network has them.
@@ -151,7 +151,7 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         names, numbers = _named(domains, labels, own.pseudo_domains, seed)
         experiment = self._experiment(samples, len(classes), own, seed)
         device = resolve_device(self.device)
-        algorithm = untrained(experiment, samples, len(classes), own.hidden_width, device)
+        algorithm = untrained(experiment, samples, len(classes), own.hidden_width, device, len(names))
         with Bar(self.algorithm, experiment.training.steps) as bar:
 
             def show(step: int, terms: dict[str, float]) -> None:
@@ -164,7 +164,7 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         self.sample_shape_ = samples.shape[1:]
         self.experiment_ = experiment.to_json()
         self.weights_ = arrays_of(algorithm)
-        self._network = rebuilt(self.experiment_, self.weights_, len(classes), device)
+        self._network = rebuilt(self.experiment_, self.weights_, len(classes), device, len(names))
         return self
 
     def predict(self, X: ArrayLike) -> np.ndarray:
@@ -255,7 +255,8 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
     def _loaded(self) -> Algorithm:
         if not hasattr(self, "_network"):  # it was pickled
             device = resolve_device(self.device)
-            self._network = rebuilt(self.experiment_, self.weights_, len(self.classes_), device)
+            sizes = len(self.classes_), device, len(self.domains_)
+            self._network = rebuilt(self.experiment_, self.weights_, *sizes)
         return self._network
 
     def __getstate__(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError
 
 from metavib import atomic
-from metavib.algorithms import algorithm_named
+from metavib.algorithms import algorithm_named, create
 from metavib.algorithms.base import Algorithm
 from metavib.calibration import Calibration, calibration_from
 from metavib.data.transforms import Preprocessing
@@ -52,15 +52,15 @@ def build_algorithm(
     classes: int,
     seed: int,
     initialisation: str = "network",
+    domains: int = 0,
 ) -> Algorithm:
     """A network with its first weights, which depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key_of(seed, "initialisation") & 0x7FFFFFFFFFFFFFFF)
-        kind: Any = algorithm_named(name)
         network = build_backbone(backbone, weights)
         if initialisation == "torch" and weights == "none":
             network.initialise_as_torch_does()
-        return kind(network, classes, method)
+        return create(name, network, classes, domains, method)
 
 
 def preprocessing_of(backbone: Backbone) -> Preprocessing:
@@ -107,8 +107,8 @@ def load_model(path: Path, device: torch.device) -> tuple[Algorithm, ModelDescri
         raise UserError(f"{folder}/config.json does not describe a model: {error}.") from error
     if description.frozen_normalisation:
         backbone.freeze_normalisation()
-    kind: Any = algorithm_named(description.algorithm)
-    algorithm: Algorithm = kind(backbone, len(description.classes), config)
+    classes, domains = len(description.classes), len(description.source_domains)
+    algorithm = create(description.algorithm, backbone, classes, domains, config)
     try:
         content = (folder / "model.safetensors").read_bytes()
         if hashlib.sha256(content).hexdigest() != sha256:

@@ -98,11 +98,22 @@ class Optimizer:
     BETAS, EPSILON = (0.9, 0.999), 1e-8
 
     def __init__(
-        self, parameters: Mapping[str, Tensor], backbone: Collection[str], settings: Sequence[Training]
+        self,
+        parameters: Mapping[str, Tensor],
+        backbone: Collection[str],
+        settings: Sequence[Training],
+        apart: Sequence[str] = (),
     ) -> None:
-        """`backbone` names the parameters that learn at `backbone_rate`; the settings are those of each run."""
+        """`backbone` names the parameters that learn at `backbone_rate`; the settings are those of each run.
+
+        Parameters whose names begin with one of `apart` are clipped by the norm of their own gradient.
+        """
         self.parameters = dict(parameters)
         self.backbone = frozenset(backbone)
+        self.groups: dict[str, list[str]] = {}  # by what is clipped together
+        for name in parameters:
+            group = next((own for own in apart if name.startswith(own)), "")
+            self.groups.setdefault(group, []).append(name)
         self.moments = {
             moment: {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
             for moment in ("exp_avg", "exp_avg_sq")
@@ -128,13 +139,15 @@ class Optimizer:
     ) -> None:
         """One update of every run that is alive. The step's number is a tensor on the device."""
         laid_out = {name: _laid_out_as(self.parameters[name], g) for name, g in gradients.items()}
-        norms = [torch.linalg.vector_norm(g.flatten(1), dim=1) for g in laid_out.values()]
-        norm = torch.linalg.vector_norm(torch.stack(norms), dim=0)
+        norms = {name: torch.linalg.vector_norm(g.flatten(1), dim=1) for name, g in laid_out.items()}
+        norm = torch.linalg.vector_norm(torch.stack(list(norms.values())), dim=0)
         self._guard(step, torch.cat([terms, norm.unsqueeze(-1)], dim=-1))
         rate = self.rates.index_select(1, step.view(1)).squeeze(1)
-        # As torch's clip_grad_norm_ does it: the gradient times limit / norm where that is below one.
-        scale = ((norm + 1e-6) / self.limits).clamp_min(1.0)
-        self._update(step, laid_out, rate, scale)
+        for names in self.groups.values():
+            norm = torch.linalg.vector_norm(torch.stack([norms[name] for name in names]), dim=0)
+            # As torch's clip_grad_norm_ does it: the gradient times limit / norm where that is below one.
+            scale = ((norm + 1e-6) / self.limits).clamp_min(1.0)
+            self._update(step, {name: laid_out[name] for name in names}, rate, scale)
 
     def hold(self, run: int) -> None:
         """Change this run no more."""

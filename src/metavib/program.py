@@ -62,14 +62,18 @@ class Program:
         self.parameters = _stacked_parameters(self.algorithms)
         self.optimizer = Optimizer(
             self.parameters,
-            {name for name in self.parameters if name.startswith("backbone.")},
+            {name for name in self.parameters if name.startswith(first.algorithm.BACKBONES)},
             [trainee.experiment.training for trainee in trainees],
+            first.algorithm.APART,
         )
         self.average = average_of(settings.average, settings.average_decay, self.parameters)
         self.buffers = {
             name: torch.stack([dict(a.named_buffers())[name] for a in self.algorithms])
             for name, _ in first.algorithm.named_buffers()
         }
+        # An algorithm that trains in stages reads there which share of the steps is done.
+        places = [dict(algorithm.named_buffers()) for algorithm in self.algorithms] + [self.buffers]
+        self.progress = [buffers["progress"] for buffers in places if "progress" in buffers]
         self.counter = torch.zeros((), dtype=torch.int64, device=self.device)  # the next step
         self.steps, self.done = settings.steps, 0
         self.terms: dict[str, Tensor] = {}  # of the last step, [runs] each
@@ -134,6 +138,8 @@ class Program:
             name: normal(fold(key, self.counter), self.noise_shapes[name])
             for name, key in self.noise_keys.items()
         }
+        for place in self.progress:
+            place.copy_(self.counter / self.steps)
         if len(self.algorithms) == 1:
             terms, gradients = self._gradients_alone(episode, noise)
         else:

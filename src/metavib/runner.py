@@ -84,7 +84,7 @@ def open_run(
     dataset = known[key]
     split = experiment.split_of(dataset)
     check_episode(experiment, split)
-    algorithm = prepared_algorithm(experiment, len(split.classes), surroundings)
+    algorithm = prepared_algorithm(experiment, len(split.classes), len(split.train), surroundings)
     sources = open_sources(
         dataset,
         split,
@@ -225,7 +225,9 @@ def finish(opened: Opened, surroundings: Surroundings) -> dict[str, Any]:
     return results
 
 
-def prepared_algorithm(experiment: Experiment, classes: int, surroundings: Surroundings) -> Algorithm:
+def prepared_algorithm(
+    experiment: Experiment, classes: int, domains: int, surroundings: Surroundings
+) -> Algorithm:
     """The network with its first weights, on the device, in the precision that was asked for."""
     weights = local_weights(experiment.backbone, experiment.weights, surroundings.data_root)
     algorithm = build_algorithm(
@@ -236,6 +238,7 @@ def prepared_algorithm(experiment: Experiment, classes: int, surroundings: Surro
         classes,
         experiment.seed,
         experiment.training.initialisation,
+        domains,
     )
     precision = experiment.training.precision
     capable = surroundings.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)

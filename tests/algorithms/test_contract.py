@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, stack_module_state, vmap
 from torch.utils._pytree import tree_map
 
-from metavib.algorithms import ALGORITHMS
+from metavib.algorithms import ALGORITHMS, create
 from metavib.algorithms.base import Algorithm
 from metavib.data.episodes import Episode, Samples
 from metavib.data.storage import Batch
@@ -20,9 +20,10 @@ from metavib.networks.backbone import PIXELS, Backbone, drop
 from metavib.networks.backbones import DigitNetwork
 from metavib.settings import names_of
 
-CLASSES = 3
+CLASSES, DOMAINS = 3, 3
 TRAIN, TEST = torch.tensor([[0, 1, 2, 0], [2, 2, 1, 0]]), torch.tensor([[0, 1, 2, 2]])
 SMALL = {"latent_width": 8, "latent_draws": 2, "classifier_draws": 3}
+SMALL |= {"phase_one": 0.0, "warm_up": 0.0}  # all terms from the first step on
 
 
 @final
@@ -45,10 +46,10 @@ class Dropping(Backbone):
 
 
 def built(name: str, *, seed: int = 0, backbone: type[Backbone] = DigitNetwork, **values: Any) -> Algorithm:
-    kind: Any = ALGORITHMS[name]
-    known = {key: value for key, value in (SMALL | values).items() if key in names_of(kind.Config)}
+    kind = ALGORITHMS[name]
+    known: Any = {key: value for key, value in (SMALL | values).items() if key in names_of(kind.Config)}
     torch.manual_seed(seed)
-    return kind(backbone(), CLASSES, kind.Config(**known)).double()
+    return create(name, backbone(), CLASSES, DOMAINS, kind.Config(**known)).double()
 
 
 def episode_of(train: Tensor = TRAIN, test: Tensor = TEST, *, seed: int = 0) -> Episode:
@@ -123,7 +124,11 @@ def test_every_parameter_gets_a_gradient(algorithm: Algorithm) -> None:
 
 
 def test_runs_stacked_by_vmap_equal_runs_one_by_one(name: str) -> None:
-    models = [built(name, seed=seed, beta=beta) for seed, beta in enumerate((0.5, 0.0, 2.0))]
+    def model(seed: int, value: float) -> Algorithm:
+        different: Any = dict.fromkeys(ALGORITHMS[name].STACKABLE, value)
+        return built(name, seed=seed, **different)
+
+    models = [model(seed, value) for seed, value in enumerate((0.5, 0.1, 2.0))]
     episodes = [episode_of(seed=seed) for seed in range(3)]
     noises = [noise_for(models[0], episodes[0], seed=seed) for seed in range(3)]
 
@@ -149,11 +154,13 @@ def test_runs_stacked_by_vmap_equal_runs_one_by_one(name: str) -> None:
 
 
 def test_settings_that_may_differ_between_stacked_runs_are_buffers_and_not_saved(name: str) -> None:
-    algorithm = built(name, beta=0.5)
+    half: Any = dict.fromkeys(ALGORITHMS[name].STACKABLE, 0.5)
+    algorithm = built(name, **half)
     for setting in ALGORITHMS[name].STACKABLE:
         assert dict(algorithm.named_buffers())[setting] == 0.5
         assert setting not in algorithm.state_dict()
-    assert set(ALGORITHMS[name].STACKABLE) == {"beta"} & set(names_of(ALGORITHMS[name].Config))
+    settings = set(names_of(ALGORITHMS[name].Config))
+    assert {"beta"} & settings <= set(ALGORITHMS[name].STACKABLE) <= settings
 
 
 class Recorder(Mapping[str, Tensor]):

@@ -91,6 +91,15 @@ def test_flat_samples_go_through_the_domains_one_after_the_other() -> None:
     assert torch.equal(samples.flat_labels(), torch.cat(list(samples.labels)))
 
 
+def test_all_domains_are_those_of_both_roles_with_meta_test_last() -> None:
+    episode = sampler(source_of([[0, 1], [2, 3], [4, 5]], [0, 1] * 3, 2), images=4).draw(7)
+    joined = episode.all_domains()
+    for both, train, test in zip(joined, *episode, strict=True):
+        assert torch.equal(both[:-1], train)
+        assert torch.equal(both[-1:], test)
+    assert sorted(joined.domains.tolist()) == [0, 1, 2]
+
+
 def test_meta_train_covers_every_class_that_its_domains_have_however_rare() -> None:
     rows = [list(range(start, start + 40)) for start in (0, 40, 80)]
     labels = [0] * 38 + [1, 2] + [0] * 39 + [2] + [1] * 39 + [3]  # no domain has all

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 from torchvision import models
 
+from metavib import kernels
 from metavib.algorithms.erm import ERM
 from metavib.errors import UserError
 from metavib.model import build_algorithm
@@ -314,6 +315,31 @@ def test_frozen_resnet_equals_torchvisions_in_evaluation() -> None:
         expected = whole(images)
         torch.testing.assert_close(backbone(images), expected)
         assert backbone.train()(images).equal(backbone.eval()(images))
+
+
+@pytest.mark.parametrize("name", ["digits", "squeezenet"])
+def test_a_backbone_that_is_differentiated_twice_leaves_our_kernels_alone(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Called(Exception):
+        """The kernels would have been asked."""
+
+    def serve(device: torch.device) -> bool:
+        raise Called
+
+    torch.manual_seed(0)
+    backbone = build_backbone(name)
+    images, _ = inputs(backbone)
+    expected = backbone(images)
+    monkeypatch.setattr(kernels, "serve", serve)
+    with pytest.raises(Called):
+        backbone(images)
+    backbone.twice_differentiable = True
+    features = backbone(images)
+    torch.testing.assert_close(features, expected)
+    (first,) = torch.autograd.grad(features.square().mean(), [next(backbone.parameters())], create_graph=True)
+    first.square().sum().backward()  # which the kernels could not do
+    assert all(parameter.grad is not None for parameter in list(backbone.parameters())[:2])
 
 
 def test_seed_decides_the_initialisation() -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 
+import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from metavib.data.episodes import Episode
+from metavib.data.episodes import Episode, Samples
 from metavib.data.storage import Batch
+from metavib.functional.adaptation import Parameters
 from metavib.functional.predictive import Predictive
 from metavib.networks.backbone import Backbone
 from metavib.settings import Settings
@@ -23,6 +26,12 @@ class Algorithm(nn.Module, ABC):
 
     Nothing here draws a random number, keeps a state between calls or reads a tensor's value, so that the same
     code trains one run, or many runs stacked along a leading axis by `functional_call` and `vmap`.
+
+    Where groups of parameters follow different objectives, each has a term of its own, in which the other groups
+    are stopped (`functional.adaptation.stopped`): the gradient of the sum then gives every group its own. A method
+    that moves its parameters in a way of its own, by d, has the term 1/2 || theta - stopped(theta + d) ||^2, whose
+    gradient is - d. A term that is only to be logged is detached. A buffer `progress` (not saved), where there is
+    one, holds the share of the steps that are done, for methods that train in stages.
     """
 
     Config: type[Settings]
@@ -31,9 +40,22 @@ class Algorithm(nn.Module, ABC):
     STACKABLE: tuple[str, ...] = ()
     """The settings that may differ between stacked runs: those that are buffers of the module."""
 
-    def __init__(self, backbone: Backbone, classes: int) -> None:
+    PER_DOMAIN: bool = False
+    """Whether it has parameters for each source domain: `__init__` takes their number as `domains`, and
+    `Samples.domains` says which domain is which."""
+
+    BACKBONES: tuple[str, ...] = ("backbone.",)
+    """How the names of parameters begin that learn at `backbone_rate`: those of copies of the backbone too."""
+
+    APART: tuple[str, ...] = ()
+    """How the names of parameters begin that follow an objective of their own: their gradient, which may be of
+    another size, is clipped by its own norm."""
+
+    def __init__(self, backbone: Backbone, classes: int, *, second_order: bool = False) -> None:
+        """`second_order`: the losses differentiate the backbone themselves, and are differentiated then."""
         super().__init__()
         self.backbone = backbone  # h_theta
+        backbone.twice_differentiable = second_order
         self.classes = classes
 
     def forward(self, episode: Episode, noise: Noise) -> dict[str, Float[Tensor, ""]]:
@@ -69,6 +91,64 @@ class Algorithm(nn.Module, ABC):
     def prediction_noise_shapes(self, batch: int) -> Shapes:
         """The noise that `predictive` takes. A batch of 1 serves any number of images: all see the same draws."""
         return {}
+
+
+class SoftmaxClassifier(Algorithm):
+    """What ERM and most of its rivals are built on: one linear classifier on the backbone's features."""
+
+    def __init__(self, backbone: Backbone, classes: int, *, second_order: bool = False) -> None:
+        super().__init__(backbone, classes, second_order=second_order)
+        self.classifier = nn.Linear(backbone.feature_size, classes)
+
+    def network(self) -> Parameters:
+        """Backbone and classifier as they are now; in a stack, those of the run."""
+        return {
+            name: parameter
+            for name, parameter in self.named_parameters()
+            if name.startswith(("backbone.", "classifier."))
+        }
+
+    def features(
+        self, parameters: Parameters, images: Tensor, dropout: Tensor | None = None
+    ) -> Float[Tensor, "batch features"]:
+        """h(x) by these parameters."""
+        return functional_call(self.backbone, _within(parameters, "backbone."), (images, dropout))
+
+    def logits(
+        self, parameters: Parameters, features: Float[Tensor, "batch features"]
+    ) -> Float[Tensor, "batch classes"]:
+        """w_c . h(x) + b_c by these parameters."""
+        return functional_call(self.classifier, _within(parameters, "classifier."), (features,))
+
+    def cross_entropy(
+        self, parameters: Parameters, samples: Samples, dropout: Tensor | None = None
+    ) -> Float[Tensor, ""]:
+        """Mean of - log softmax_c(w_c . h(x) + b_c)[y] over the samples, by these parameters.
+
+        Each domain has as many samples, so that it is the mean over domains as well.
+        """
+        logits = self.logits(parameters, self.features(parameters, samples.flat_images(), dropout))
+        return nn.functional.cross_entropy(logits, samples.flat_labels())
+
+    def noise_shapes(self, meta_train_images: int, meta_test_images: int) -> Shapes:
+        return dropout_shape(self.backbone, meta_train_images + meta_test_images)
+
+    def predictive(self, embedded: Float[Tensor, "batch features"], noise: Noise | None) -> Predictive:
+        return Predictive(torch.log_softmax(self.classifier(embedded), dim=-1)[None, None])
+
+
+def _within(parameters: Parameters, prefix: str) -> Parameters:
+    """The parameters of one part of the module, by their names in that part."""
+    return {n.removeprefix(prefix): value for n, value in parameters.items() if n.startswith(prefix)}
+
+
+def dropout_by_role(noise: Noise, episode: Episode) -> tuple[Tensor | None, Tensor | None]:
+    """The dropout noise of the meta-train images, and that of the meta-test ones."""
+    dropout = noise.get("dropout")
+    if dropout is None:
+        return None, None
+    of_train, of_test = dropout.tensor_split([episode.meta_train.flat_labels().shape[0]])
+    return of_train, of_test
 
 
 def dropout_shape(backbone: Backbone, images: int) -> Shapes:

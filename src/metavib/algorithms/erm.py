@@ -15,16 +15,15 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from metavib.algorithms.base import Algorithm, Noise, Shapes, dropout_shape
+from metavib.algorithms.base import Noise, SoftmaxClassifier
 from metavib.data.episodes import Episode
-from metavib.functional.predictive import Predictive
 from metavib.networks.backbone import Backbone
 from metavib.settings import Settings
 from metavib.shapes import Float
 
 
 @final
-class ERM(Algorithm):
+class ERM(SoftmaxClassifier):
     """A softmax classifier on the backbone's features."""
 
     @dataclass(frozen=True)
@@ -33,7 +32,6 @@ class ERM(Algorithm):
 
     def __init__(self, backbone: Backbone, classes: int, config: Config) -> None:
         super().__init__(backbone, classes)
-        self.classifier = nn.Linear(backbone.feature_size, classes)
 
     def losses(self, episode: Episode, noise: Noise) -> dict[str, Float[Tensor, ""]]:
         """Cross-entropy on every image of the episode."""
@@ -41,9 +39,3 @@ class ERM(Algorithm):
         labels = torch.cat([episode.meta_train.flat_labels(), episode.meta_test.flat_labels()])
         logits = self.classifier(self.backbone(images, noise.get("dropout")))
         return {"classification": nn.functional.cross_entropy(logits, labels)}
-
-    def noise_shapes(self, meta_train_images: int, meta_test_images: int) -> Shapes:
-        return dropout_shape(self.backbone, meta_train_images + meta_test_images)
-
-    def predictive(self, embedded: Float[Tensor, "batch features"], noise: Noise | None) -> Predictive:
-        return Predictive(torch.log_softmax(self.classifier(embedded), dim=-1)[None, None])

@@ -72,6 +72,7 @@ def trainee(
     """A run, ready to be stepped."""
     experiment = experiment_from(values, assignments)
     split = split_domains(dataset, experiment.target, seed=experiment.seed, validation_share=0.1)
-    algorithm = prepared_algorithm(experiment, len(split.classes), Surroundings(device, Path()))
+    classes, domains = len(split.classes), len(split.train)
+    algorithm = prepared_algorithm(experiment, classes, domains, Surroundings(device, Path()))
     sources = open_sources(dataset, split, preprocessing_of(algorithm.backbone), device, skip_bad=False)
     return Trainee(experiment, algorithm, sources)

@@ -37,6 +37,10 @@ class Episode(NamedTuple):
     meta_train: Samples
     meta_test: Samples
 
+    def all_domains(self) -> Samples:
+        """The domains of both roles alike, meta-test last."""
+        return Samples(*(torch.cat(values) for values in zip(self.meta_train, self.meta_test, strict=True)))
+
 
 class Source:
     """The training images of the source domains, ready to be drawn from."""

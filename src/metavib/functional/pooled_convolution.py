@@ -21,9 +21,14 @@ def pooled_convolution(
     weight: Float[Tensor, "outputs inputs 3 3"],
     bias: Float[Tensor, "outputs"],
     dtype: torch.dtype,
+    *,
+    by_kernels: bool = True,
 ) -> Float[Tensor, "batch outputs half half"]:
-    """relu(max_pool(conv(images))), computed in this precision. Pooling first gives the same on a quarter."""
-    if _kernels_take(images, weight, dtype):
+    """relu(max_pool(conv(images))), computed in this precision. Pooling first gives the same on a quarter.
+
+    Our kernels have no second derivative: without `by_kernels` they are not used.
+    """
+    if by_kernels and _kernels_take(images, weight, dtype):
         return _PooledConvolution.apply(images, weight, bias, dtype)[0]
     images, weight, bias = images.to(dtype), weight.to(dtype), bias.to(dtype)
     convolved = nn.functional.conv2d(images, weight, bias, padding=1)

@@ -53,7 +53,9 @@ class DigitNetwork(Backbone):
         units = images
         for layer in (self.convolution_1, self.convolution_2):
             assert layer.bias is not None
-            units = pooled_convolution(units, layer.weight, layer.bias, dtype)
+            units = pooled_convolution(
+                units, layer.weight, layer.bias, dtype, by_kernels=not self.twice_differentiable
+            )
         weight, bias = self.connected.weight.to(dtype), self.connected.bias.to(dtype)
         return nn.functional.linear(units.flatten(1), weight, bias).relu()
 
@@ -166,7 +168,7 @@ class SqueezeNet(Backbone):
         self.features = models.squeezenet1_0(weights=None).features
 
     def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
-        fused = self.fewer_passes and kernels.serve(images.device)
+        fused = self.fewer_passes and not self.twice_differentiable and kernels.serve(images.device)
         return (self.in_fewer_passes(images) if fused else self.features(images)).mean((2, 3))
 
     def in_fewer_passes(self, images: Tensor) -> Tensor:
