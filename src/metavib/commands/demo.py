@@ -137,5 +137,6 @@ def next_commands(out: Path, angle: str) -> list[str]:
         f"metavib predict {model} {examples}",
         f"metavib describe {model}",
         f"metavib evaluate {model}",
+        f"metavib serve {model}",
         "metavib train FOLDER --target DOMAIN     (your own images: FOLDER/domain/class/*.jpg)",
     ]
