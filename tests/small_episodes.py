@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 import torch
@@ -71,6 +71,16 @@ def gradients(algorithm: Algorithm, value: Tensor) -> dict[str, Tensor]:
         value, list(named.values()), allow_unused=True, retain_graph=True, materialize_grads=True
     )
     return dict(zip(named, found, strict=True))
+
+
+def assert_is_erm(algorithm: Algorithm, terms: Mapping[str, Tensor], episode: Episode) -> None:
+    """The classification term and all gradients of the shared network are ERM's on the same weights."""
+    erm = erm_with_the_weights_of(algorithm)
+    expected = erm.losses(episode, {})["classification"]
+    assert terms["classification"] == expected
+    found = gradients(algorithm, torch.stack(list(terms.values())).sum())
+    for name, gradient in gradients(erm, expected).items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-12, atol=1e-14)
 
 
 def moved_by(algorithm: Algorithm, term: Tensor) -> set[str]:

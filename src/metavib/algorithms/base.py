@@ -58,6 +58,11 @@ class Algorithm(nn.Module, ABC):
         backbone.twice_differentiable = second_order
         self.classes = classes
 
+    def _register_stackable(self, config: Settings) -> None:
+        """Make buffers of the `STACKABLE` settings; they are not saved, because the configuration has them."""
+        for name in self.STACKABLE:
+            self.register_buffer(name, torch.tensor(getattr(config, name)), persistent=False)
+
     def forward(self, episode: Episode, noise: Noise) -> dict[str, Float[Tensor, ""]]:
         """The losses: `functional_call` needs them under this name."""
         return self.losses(episode, noise)

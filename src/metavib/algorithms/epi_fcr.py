@@ -77,8 +77,7 @@ class EpiFCR(SoftmaxClassifier):
         self.partner_classifiers = DomainClassifiers(domains, backbone.feature_size, classes)  # w_j
         drawn = nn.Linear(backbone.feature_size, classes).weight.detach().clone()
         self.register_buffer("random_classifier", drawn, persistent=False)  # w_r; the seed gives it again
-        for name in self.STACKABLE:
-            self.register_buffer(name, torch.tensor(getattr(config, name)), persistent=False)
+        self._register_stackable(config)
         self.register_buffer("progress", torch.zeros(()), persistent=False)
 
     def losses(self, episode: Episode, noise: Noise) -> dict[str, Float[Tensor, ""]]:

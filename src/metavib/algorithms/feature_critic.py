@@ -70,8 +70,7 @@ class FeatureCritic(SoftmaxClassifier):
             nn.ReLU(),
             nn.Linear(config.critic_width, 1),
         )
-        for name in self.STACKABLE:
-            self.register_buffer(name, torch.tensor(getattr(config, name)), persistent=False)
+        self._register_stackable(config)
         self.warm_up = config.warm_up
         self.register_buffer("progress", torch.zeros(()), persistent=False)
 

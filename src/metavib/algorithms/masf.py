@@ -81,8 +81,7 @@ class MASF(SoftmaxClassifier):
             nn.Linear(config.metric_hidden, config.metric_width, bias=False),
         )
         self.local = semi_hard_triplets if config.metric == "triplet" else contrasted_pairs
-        for name in self.STACKABLE:
-            self.register_buffer(name, torch.tensor(getattr(config, name)), persistent=False)
+        self._register_stackable(config)
 
     def losses(self, episode: Episode, noise: Noise) -> dict[str, Float[Tensor, ""]]:
         """Cross-entropy on meta-train; after a step on it, both alignments over all domains."""

@@ -81,8 +81,7 @@ class MetaReg(SoftmaxClassifier):
         self.learned_penalty = nn.ParameterDict(
             {name: torch.zeros_like(own) for name, own in self.classifier.named_parameters()}
         )
-        for name in self.STACKABLE:
-            self.register_buffer(name, torch.tensor(getattr(config, name)), persistent=False)
+        self._register_stackable(config)
         self.register_buffer("progress", torch.zeros(()), persistent=False)
 
     def losses(self, episode: Episode, noise: Noise) -> dict[str, Float[Tensor, ""]]:

@@ -246,8 +246,7 @@ class VIB(ProbabilisticClassifier):
 
     def __init__(self, backbone: Backbone, classes: int, config: Config) -> None:
         super().__init__(backbone, classes, config)
-        # A buffer, so that stacked runs may differ in it; not saved, because the configuration has it.
-        self.register_buffer("beta", torch.tensor(config.beta), persistent=False)
+        self._register_stackable(config)
 
     def bottleneck(
         self, latent: Gaussian, of_means: Gaussian, labels: Int[Tensor, "samples"]
@@ -276,7 +275,7 @@ class MetaVIB(ProbabilisticClassifier):
     def __init__(self, backbone: Backbone, classes: int, config: Config) -> None:
         super().__init__(backbone, classes, config)
         self.reversed = config.kl_direction == "prior-to-posterior"
-        self.register_buffer("beta", torch.tensor(config.beta), persistent=False)  # as in VIB
+        self._register_stackable(config)
 
     def bottleneck(
         self, latent: Gaussian, of_means: Gaussian, labels: Int[Tensor, "samples"]

@@ -21,7 +21,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-import torch
 from torch import Tensor
 
 from metavib.algorithms.base import Noise, SoftmaxClassifier, dropout_by_role
@@ -53,8 +52,7 @@ class MLDG(SoftmaxClassifier):
     def __init__(self, backbone: Backbone, classes: int, config: Config) -> None:
         super().__init__(backbone, classes, second_order=config.second_order)
         self.second_order = config.second_order
-        for name in self.STACKABLE:
-            self.register_buffer(name, torch.tensor(getattr(config, name)), persistent=False)
+        self._register_stackable(config)
 
     def losses(self, episode: Episode, noise: Noise) -> dict[str, Float[Tensor, ""]]:
         """Cross-entropy on meta-train, and on meta-test after a step on meta-train."""

@@ -54,8 +54,7 @@ class Reptile(SoftmaxClassifier):
     def __init__(self, backbone: Backbone, classes: int, config: Config) -> None:
         super().__init__(backbone, classes)
         self.config = config
-        # A buffer, so that stacked runs may differ in it; not saved, because the configuration has it.
-        self.register_buffer("inner_rate", torch.tensor(config.inner_rate), persistent=False)
+        self._register_stackable(config)
 
     def losses(self, episode: Episode, noise: Noise) -> dict[str, Float[Tensor, ""]]:
         """The cross-entropies that the inner steps meet, and 1/2 |d|^2, whose gradient here is d."""

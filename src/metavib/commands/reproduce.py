@@ -7,36 +7,26 @@ import dataclasses
 import itertools
 import json
 import shlex
-import statistics
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, final
 
 from metavib import atomic
 from metavib import reproduction as tables
 from metavib import reproduction_formats as formats
 from metavib.capacity import Estimate, estimate
 from metavib.cells import Cell
+from metavib.commands.board import Board
 from metavib.commands.train import assignments_from, stop_requested
 from metavib.commands.train_grid import choice_in_words, seeds_of
 from metavib.cross_validation import LEAVE_ONE_DOMAIN_OUT, Choice, Question, choose, question
 from metavib.device import resolve_device
 from metavib.errors import UserError
-from metavib.grid import Done, Watch, run_grid
+from metavib.grid import Done, run_grid
 from metavib.paper import Table, table_named
 from metavib.run_directory import RunDirectory
 from metavib.runner import Surroundings
-from metavib.terminal import (
-    PLAIN_SECONDS,
-    duration,
-    give_terminal_back,
-    reading_bar,
-    say,
-    table,
-    take_terminal,
-)
-from metavib.trainer import Progress, Stopped
+from metavib.terminal import duration, reading_bar, say, table
+from metavib.trainer import Stopped
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -82,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
             choices = dataclasses.replace(choices, chosen_by=f"settings by {LEAVE_ONE_DOMAIN_OUT}, ")
         without_a_choice = {one.cell for one in lost}
         everything = [cell for cell in dict.fromkeys(cells.values()) if cell not in without_a_choice]
-        with Board(paper, choices, cells) as board:
+        with Board(choices, cells) as board:
             try:
                 done = run_grid(
                     everything,
@@ -220,87 +210,3 @@ def resume_command(arguments: argparse.Namespace) -> str:
     for text in arguments.set:
         words += ["--set", text]
     return shlex.join(words + (["--no-batch"] if arguments.no_batch else []))
-
-
-@final
-class Board(Watch):
-    """The cells while they are trained: a table that lives in a terminal, now and then a line elsewhere."""
-
-    def __init__(
-        self, paper: Table, choices: tables.Choices, cells: dict[tuple[str, str, int], Cell]
-    ) -> None:
-        self.paper, self.choices, self.cells = paper, choices, cells
-        self.states: dict[Path, str] = {}  # of a cell that runs or failed
-        self.accuracies: dict[Path, float] = {}
-        self.started: dict[Path, tuple[float, int]] = {}
-        self.told = 0.0
-        self.live: Any = None
-
-    def __enter__(self) -> Board:
-        if take_terminal():
-            try:
-                from rich.console import Console
-                from rich.live import Live
-            except ModuleNotFoundError:  # then lines will do
-                give_terminal_back()
-            else:
-                self.live = Live(console=Console(stderr=True), refresh_per_second=2)
-                self.live.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.live is not None:
-            self.live.stop()
-            give_terminal_back()
-
-    def say(self, text: str) -> None:
-        """A line above the table."""
-        if self.live is not None:
-            self.live.console.print(text, highlight=False, markup=False)
-        else:
-            say(text)
-
-    def running(self, cells: Sequence[Cell], progress: Progress) -> None:
-        """Note where the cells stand, and how long they will take."""
-        now = time.monotonic()
-        began, first = self.started.setdefault(cells[0].out, (now, progress.step))
-        made = progress.step - first
-        left = (now - began) / made * (progress.steps - progress.step) if made else None
-        state = f"step {progress.step}" + (f", {duration(left)} left" if left is not None else "")
-        for cell in cells:
-            self.states[cell.out] = state
-        self._show(f"{len(cells)} running: {state}")
-
-    def finished(self, done: Done) -> None:
-        """Note what became of a cell."""
-        if done.results is None:
-            self.states[done.cell.out] = "failed"
-        else:
-            self.states.pop(done.cell.out, None)
-            self.accuracies[done.cell.out] = 100 * done.results["unseen"][tables.MEASURE]["mean"]
-        self._show("")
-
-    def text(self) -> str:
-        """The table as it stands."""
-        rows = []
-        for row in self.choices.rows:
-            cells = [self._cell(row.title, target) for target in self.choices.targets]
-            rows.append([row.title, *cells])
-        return table(["", *self.choices.targets], rows)
-
-    def _cell(self, title: str, target: str) -> str:
-        places = [self.cells[title, target, seed].out for seed in self.choices.seeds]
-        known = [self.accuracies[place] for place in places if place in self.accuracies]
-        states = [self.states[place] for place in places if place in self.states]
-        parts = [f"{statistics.mean(known):.2f} ({len(known)}/{len(places)})"] if known else []
-        parts += list(dict.fromkeys(states))[:1]
-        return ", ".join(parts) if parts else "queued"
-
-    def _show(self, line: str) -> None:
-        if self.live is not None:
-            from rich.text import Text
-
-            self.live.update(Text(self.text()))
-        elif line and time.monotonic() - self.told >= PLAIN_SECONDS:
-            self.told = time.monotonic()
-            say(f"{len(self.accuracies)} of {len(set(self.cells.values()))} runs done; {line}")
