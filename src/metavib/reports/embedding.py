@@ -26,8 +26,8 @@ class Invariance:
 
 
 def embedding(judged: Sequence[Judged]) -> list[Figure | Missing]:
-    """Two panels a method: one class coloured by domain, all classes coloured by class; the unseen domain "
-    "marked."""
+    """Two panels a method: one class coloured by domain, all classes coloured by class; the unseen domain
+    marked."""
     chosen = one_of_each(judged)
     classes = judged[0].run.results["classes"]
     placed = [(one, flattened(one.sampled.features.numpy(), one.run.experiment.seed)) for one in chosen]
@@ -105,8 +105,8 @@ def embedding(judged: Sequence[Judged]) -> list[Figure | Missing]:
 
 
 def one_of_each(judged: Sequence[Judged]) -> list[Judged]:
-    """A run of each method that the paper shows, of the same unseen domain; of at most three others where "
-    "it has none."""
+    """A run of each method that the paper shows, of the same unseen domain; of at most three others where
+    it has none."""
     target = judged[0].run.experiment.target
     here = [one for one in judged if one.run.experiment.target == target]
     first = {one.run.title: one for one in reversed(here)}

@@ -50,8 +50,8 @@ class Answers:
 
 @dataclass(frozen=True)
 class DomainSample:
-    """Features of some images of every domain, as many of each: training images of the sources, unseen "
-    "ones."""
+    """Features of some images of every domain, as many of each: training images of the sources, unseen
+    ones."""
 
     features: Tensor  # [images, dim]
     labels: Tensor  # [images]

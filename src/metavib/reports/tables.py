@@ -181,8 +181,8 @@ def _measured(runs: Sequence[RunRecord], measure: Measure) -> dict[tuple[str, in
 def _values(
     measured: Mapping[tuple[str, int], float], targets: Sequence[str], columns: int
 ) -> tuple[Value | None, ...]:
-    """A value for each target; where there are several, the mean over them, of the seeds that have them "
-    "all."""
+    """A value for each target; where there are several, the mean over them, of the seeds that have them
+    all."""
     by_target = [[value for (own, _), value in measured.items() if own == target] for target in targets]
     if columns > len(targets):
         seeds = sorted({seed for _, seed in measured})

@@ -64,8 +64,8 @@ def fitted_temperature(answers: Answers) -> float:
 
 
 def risk_at_coverage(answers: Answers) -> tuple[Tensor, Tensor]:
-    """If only the surest share of images is answered (coverage), the share of wrong ones among them "
-    "(risk)."""
+    """If only the surest share of images is answered (coverage), the share of wrong ones among them
+    (risk)."""
     surest_first = answers.probabilities.max(dim=1).values.argsort(descending=True, stable=True)
     wrong = (~answers.right[surest_first]).double()
     answered = torch.arange(1, len(wrong) + 1, dtype=torch.float64)
@@ -78,8 +78,8 @@ def area_under_risk(answers: Answers) -> float:
 
 
 def detection_of_errors(answers: Answers) -> float | None:
-    """AUROC of the entropy as a sign of a wrong answer: 1/2 is a coin, 1 is perfect. None where all are "
-    "alike."""
+    """AUROC of the entropy as a sign of a wrong answer: 1/2 is a coin, 1 is perfect. None where all are
+    alike."""
     from sklearn.metrics import roc_auc_score
 
     wrong = (~answers.right).numpy()
