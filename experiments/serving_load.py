@@ -4,7 +4,7 @@
 
 The server and the clients are processes of their own on the same cores: what the clients take, the server lacks.
 The bare model is measured in turns with the server: `predict` on batches of pixels, and from the bytes of files to
-answers, which is the same work as the server's without HTTP.
+answers, which is the same work as the server's without HTTP. Clients that have pixels send them as arrays.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="the record")
     parser.add_argument("--clients-of", help=argparse.SUPPRESS)  # the process that plays the clients
     parser.add_argument("--in-forms", type=int, default=1, help=argparse.SUPPRESS)
+    parser.add_argument("--as-arrays", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     images = image_files(arguments.images)
     if len(images) < FORM:
@@ -49,7 +50,8 @@ def main() -> int:
             f"{arguments.images} holds {len(images)} JPEG, PNG or WebP files; at least {FORM} are needed."
         )
     if arguments.clients_of:
-        told = clients(arguments.clients_of, requests_of(images, arguments.in_forms), arguments.seconds)
+        make = array_requests if arguments.as_arrays else requests_of
+        told = clients(arguments.clients_of, make(images, arguments.in_forms), arguments.seconds)
         print(json.dumps(asyncio.run(told)))
         return 0
     measured = measure(arguments, images)
@@ -91,16 +93,22 @@ def measure(arguments: argparse.Namespace, images: list[tuple[str, bytes]]) -> d
     files = [content for _, content in images]
     pixels = [predictor.decode(content, "image") for content in files]
 
+    def answers(batch: list[Any]) -> None:
+        predictor.predict(batch, classifiers=False)  # as for a client that does not ask for them
+
     def from_files(batch: slice) -> None:
-        predictor.predict([predictor.decode(content, "image") for content in files[batch]])
+        answers([predictor.decode(content, "image") for content in files[batch]])
 
     ways: dict[str, Callable[[], dict[str, Any]]] = {
         "model, from pixels": lambda: bare(
-            lambda batch: predictor.predict(pixels[batch]), len(files), arguments.seconds
+            lambda batch: answers(pixels[batch]), len(files), arguments.seconds
         ),
         "model, from files": lambda: bare(from_files, len(files), arguments.seconds),
         "server, an image a request": lambda: load_of(arguments, process, address, 1),
         f"server, {FORM} images a request": lambda: load_of(arguments, process, address, FORM),
+        f"server, arrays of {FORM} images": lambda: load_of(
+            arguments, process, address, FORM, as_arrays=True
+        ),
     }
     rounds: list[dict[str, dict[str, Any]]] = []
     with server(arguments.model) as (process, address):
@@ -165,10 +173,13 @@ def server(model: str) -> Iterator[tuple[int, str]]:
         process.wait(30)
 
 
-def load_of(arguments: argparse.Namespace, process: int, address: str, in_forms: int) -> dict[str, Any]:
+def load_of(
+    arguments: argparse.Namespace, process: int, address: str, in_forms: int, *, as_arrays: bool = False
+) -> dict[str, Any]:
     """What the clients saw, and what it cost the server."""
     command = [sys.executable, __file__, arguments.name, arguments.model, *filter(None, [arguments.images])]
     command += ["--clients-of", address, "--seconds", str(arguments.seconds), "--in-forms", str(in_forms)]
+    command += ["--as-arrays"] if as_arrays else []
     used = cpu_seconds(process)
     done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
     told = json.loads(done.stdout)
@@ -202,6 +213,21 @@ def requests_of(images: list[tuple[str, bytes]], in_forms: int) -> list[bytes]:
         for at in range(0, len(parts) - in_forms + 1, in_forms)
     ]
     return [request("multipart/form-data; boundary=cut", body) for body in bodies]
+
+
+def array_requests(images: list[tuple[str, bytes]], count: int) -> list[bytes]:
+    """The same as pixels: so many images of the first one's size and colour in an array."""
+    import numpy as np
+    from PIL import Image
+
+    opened = [Image.open(io.BytesIO(content)) for _, content in images]
+    pixels = [np.asarray(image.convert(opened[0].mode).resize(opened[0].size)) for image in opened]
+    bodies = []
+    for at in range(0, len(pixels) - count + 1, count):
+        file = io.BytesIO()
+        np.save(file, np.stack(pixels[at : at + count]))
+        bodies.append(file.getvalue())
+    return [request("application/x-npy", body) for body in bodies]
 
 
 def request(kind: str, body: bytes) -> bytes:

@@ -29,7 +29,7 @@ class Gated(Predictor):
         self.decoded.append(name)
         return self.like.decode(content, name)
 
-    def predict(self, images: Any) -> list[Prediction]:
+    def predict(self, images: Any, classifiers: bool = True) -> list[Prediction]:
         self.sizes.append(len(images))
         self.entered.set()
         assert self.gate.wait(WAIT)
@@ -161,7 +161,7 @@ def test_a_model_that_fails_answers_all_the_same_and_goes_on(predictors, image, 
     predictor = predictors["mean"]
     honest = type(predictor).predict
 
-    def fails_once(self, images):
+    def fails_once(self, images, classifiers):
         monkeypatch.setattr(type(predictor), "predict", honest)
         raise error
 

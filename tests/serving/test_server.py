@@ -241,7 +241,7 @@ def test_the_description_names_every_route_answer_and_error(running):
     assert set(shapes["Problem"]["required"]) == {"error", "what_to_do"}
     assert {"label", "probability", "unsure", "distances"} <= set(shapes["Answer"]["properties"])
     body = described["paths"]["/predict"]["post"]["requestBody"]["content"]
-    assert set(body) == {"image/*", "multipart/form-data"}
+    assert set(body) == {"image/*", "multipart/form-data", "application/x-npy"}
     parameters = described["paths"]["/predict"]["post"]["parameters"]
     assert [one["name"] for one in parameters] == list(Options._fields)
 

@@ -35,6 +35,7 @@ class Job:
 
     predictor: Predictor
     answers: asyncio.Future[list[Outcome]]
+    samples: bool = True  # whether the probabilities under each drawn classifier are asked for
     pieces: list[Piece] = field(default_factory=list)
     unanswered: int = 0
     abandoned: bool = False  # read by the threads: nobody waits for the answer any more
@@ -57,20 +58,22 @@ class Piece:
 
 
 class Lane:
-    """One thread that does the same to all that comes, as much at a time as there is."""
+    """One thread, or a few, that do the same to all that comes, as much at a time as there is."""
 
     def __init__(
         self,
         name: str,
         work: Callable[[list[Piece]], None],
         most: int,
-        prepare: Callable[[], object] = lambda: None,
+        prepare: Callable[[], int] = lambda: (
+            1
+        ),  # called in each thread; the first one hears how many there be
     ) -> None:
-        self._work, self._most, self._prepare = work, most, prepare
+        self._name, self._work, self._most, self._prepare = name, work, most, prepare
         self._waiting: deque[Piece] = deque()
         self._condition = threading.Condition()
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name=f"metavib {name}", daemon=True)
+        self._thread = self._new_thread(self._run)
 
     def start(self) -> None:
         """From now on, what is put here is worked on."""
@@ -86,12 +89,26 @@ class Lane:
         """Come to an end; what still waits is left."""
         with self._condition:
             self._stopping = True
-            self._condition.notify()
+            self._condition.notify_all()
         if self._thread.is_alive():
             self._thread.join()
 
+    def _new_thread(self, work: Callable[[], None]) -> threading.Thread:
+        return threading.Thread(target=work, name=f"metavib {self._name}", daemon=True)
+
     def _run(self) -> None:
+        others = [self._new_thread(self._run_beside) for _ in range(self._prepare() - 1)]
+        for other in others:
+            other.start()
+        self._work_off()
+        for other in others:
+            other.join()
+
+    def _run_beside(self) -> None:
         self._prepare()
+        self._work_off()
+
+    def _work_off(self) -> None:
         while taken := self._take():
             self._work(taken)
 
@@ -100,20 +117,21 @@ class Lane:
             self._condition.wait_for(lambda: self._waiting or self._stopping)
             if self._stopping:
                 return []
-            return [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
+            taken = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
+            if self._waiting:
+                self._condition.notify()  # there is more than one can take
+            return taken
 
 
 class Batcher:
     """From uploads to predictions."""
 
-    def __init__(
-        self, limits: Limits, batch: int = BATCH, prepare: Callable[[], object] = lambda: None
-    ) -> None:
+    def __init__(self, limits: Limits, batch: int = BATCH, prepare: Callable[[], int] = lambda: 1) -> None:
         self.limits = limits
         self.after_batch: Callable[[int], None] = lambda size: None
         self.waiting = 0  # images that were handed in and are not answered
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._model = Lane("model", self._classify, batch, prepare)  # what is prepared belongs to its thread
+        self._model = Lane("model", self._classify, batch, prepare)
         self._large = Lane("large images", self._decode, 1)
         self._small = Lane("images", self._sort, batch)
         self._lanes = (self._small, self._large, self._model)
@@ -129,12 +147,12 @@ class Batcher:
         for lane in self._lanes:
             lane.stop()
 
-    def submit(self, uploads: Sequence[Upload], predictor: Predictor) -> Job:
+    def submit(self, uploads: Sequence[Upload], predictor: Predictor, samples: bool = True) -> Job:
         """Hand images in; refused where too many wait already."""
         assert self._loop is not None, "the batcher was not started"
         if self.waiting + len(uploads) > self.limits.waiting_images:
             raise busy(f"{self.waiting} images wait already")
-        job = Job(predictor, self._loop.create_future(), unanswered=len(uploads))
+        job = Job(predictor, self._loop.create_future(), samples, unanswered=len(uploads))
         job.pieces = [Piece(job, upload) for upload in uploads]
         self.waiting += len(uploads)
         self._small.put(job.pieces)
@@ -151,6 +169,9 @@ class Batcher:
         self._decode([piece for piece in pieces if not piece.large])
 
     def _look_at_header(self, piece: Piece) -> None:
+        if piece.upload.pixels is not None:
+            piece.large = piece.upload.pixels.size > LARGE_PIXELS
+            return
         if not piece.upload.content:
             raise Refusal(
                 HTTPStatus.BAD_REQUEST, f"{piece.upload.name} is empty", "Send the bytes of an image."
@@ -185,7 +206,8 @@ class Batcher:
             self.after_batch(len(own))
             try:
                 answers: Sequence[Outcome] = predictor.predict(
-                    [piece.pixels for piece in own if piece.pixels is not None]
+                    [piece.pixels for piece in own if piece.pixels is not None],
+                    classifiers=any(piece.job.samples for piece in own),
                 )
             except Exception as error:
                 answers = [_failure(error)] * len(own)
@@ -224,7 +246,11 @@ def _attempt(piece: Piece, work: Callable[[Piece], None]) -> None:
 
 
 def _decode_one(piece: Piece) -> None:
-    piece.pixels = piece.job.predictor.decode(piece.upload.content, piece.upload.name)
+    upload, predictor = piece.upload, piece.job.predictor
+    if upload.pixels is None:
+        piece.pixels = predictor.decode(upload.content, upload.name)
+    else:
+        piece.pixels = predictor.pixels(upload.pixels)
 
 
 def _bad_image(error: UserError) -> Refusal:

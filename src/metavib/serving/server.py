@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from metavib import __version__
 from metavib.errors import UserError
+from metavib.serving import pixel_arrays
 from metavib.serving.answers import Answers, ModelFacts, State, facts_of
 from metavib.serving.guards import Access, Guard, Scope, Send, json_of
 from metavib.serving.refusals import Problem, Refusal, busy, our_fault
@@ -31,6 +32,7 @@ _BODY = {
             "multipart/form-data": {
                 "schema": {"type": "object", "properties": {"image": {"type": "array", "items": _BINARY}}}
             },
+            pixel_arrays.TYPE: {"schema": _BINARY},
         },
     }
 }
@@ -79,7 +81,7 @@ def build_app(service: Service, access: Access) -> Guard:
 
     @app.post(
         PREDICT,
-        summary="Classify one image (the body) or several (a form)",
+        summary="Classify one image (the body) or several (a form, or an array of pixels)",
         response_model=None,
         responses=_RESPONSES,
         openapi_extra=_BODY,

@@ -13,13 +13,13 @@ from urllib.parse import parse_qsl
 from PIL import Image
 
 from metavib.serving.answers import Answers, answers_of
-from metavib.serving.batching import BATCH, Batcher, Outcome
+from metavib.serving.batching import BATCH, Batcher, Job, Outcome
 from metavib.serving.guards import Scope, Send, json_of
 from metavib.serving.limits import Budget, Limits
 from metavib.serving.metrics import ServerMetrics
 from metavib.serving.predictor import Predictor
 from metavib.serving.refusals import Refusal, busy
-from metavib.serving.threads import choose_threads
+from metavib.serving.threads import ModelThreads
 from metavib.serving.uploads import ClientGone, Receive, Upload, read_uploads
 
 PREDICT = "/predict"
@@ -67,7 +67,7 @@ class Service:
         self.budget = Budget(limits.waiting_bytes)
         self.metrics = ServerMetrics(lambda: self.batcher.waiting, lambda: self.budget.taken)
         first = next(iter(predictors.values()))
-        self.batcher = Batcher(limits, prepare=lambda: choose_threads(first))
+        self.batcher = Batcher(limits, prepare=ModelThreads(first))
         self.ready = False
 
     @contextlib.asynccontextmanager
@@ -103,16 +103,14 @@ class Service:
         predictor = self.predictors[options.mode or next(iter(self.predictors))]
         with self.budget.account() as account:
             uploads = await read_uploads(headers, receive, self.limits, account)
-            outcomes = await self._outcomes(uploads, predictor, receive)
+            job = self.batcher.submit(uploads, predictor, options.samples)
+            outcomes = await self._outcomes(job, receive)
         for outcome in outcomes:
             self.metrics.images(_kind(outcome))
         return answers_of(uploads, outcomes, options.top, options.samples)
 
-    async def _outcomes(
-        self, uploads: Sequence[Upload], predictor: Predictor, receive: Receive
-    ) -> list[Outcome]:
+    async def _outcomes(self, job: Job, receive: Receive) -> list[Outcome]:
         """What became of the images; where the client goes away, nothing more is done for it."""
-        job = self.batcher.submit(uploads, predictor)
         gone = asyncio.ensure_future(receive())  # after the body, only the end of the connection can come
         try:
             await asyncio.wait(
@@ -122,7 +120,7 @@ class Service:
             )
             if job.answers.done():
                 return job.answers.result()
-            self.metrics.images("abandoned", len(uploads))
+            self.metrics.images("abandoned", len(job.pieces))
             if gone.done():
                 raise ClientGone
             raise busy(f"there was no answer within {self.limits.answer_seconds:g} s")

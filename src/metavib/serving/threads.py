@@ -1,7 +1,8 @@
-"""How many threads the model gets: all, where that pays; otherwise the other cores are left to images and HTTP."""
+"""The model's threads: all cores for a batch, where that pays; else several batches at once, a core each."""
 
 from __future__ import annotations
 
+import threading
 import time
 
 import numpy as np
@@ -9,22 +10,33 @@ import torch
 
 from metavib.serving.predictor import Predictor
 
-PAYS = 1.3  # so much faster have all threads to be; less is eaten up by what else has to be done meanwhile
+PAYS = 1.3  # so much faster have all cores to be; less is eaten up by what else has to be done meanwhile
+MOST_AT_ONCE = 4  # batches: with more, the threads would wait for one another's turn in Python
 _IMAGES, _TRIES = 16, 3
 
 
-def choose_threads(predictor: Predictor) -> int:
-    """Try one thread and all, and stay with the better; called in the thread that will predict.
+class ModelThreads:
+    """How the model is computed; called in each thread that will do it, and tried out by the first.
 
-    A small network can be several times as slow with all threads on a busy machine: they wait for one another.
+    A small network can be several times as slow with all cores on a busy machine: they wait for one another.
     """
-    every = torch.get_num_threads()
-    if predictor.device.type != "cpu" or every == 1:
-        return every
-    alone, together = (_seconds(predictor, number) for number in (1, every))
-    chosen = every if alone > PAYS * together else 1
-    torch.set_num_threads(chosen)
-    return chosen
+
+    def __init__(self, predictor: Predictor) -> None:
+        self.predictor = predictor
+        self.cores = torch.get_num_threads()
+        self.of_a_batch = 0  # not known yet
+        self._trying = threading.Lock()
+
+    def __call__(self) -> int:
+        """Set this thread up; how many threads there should be."""
+        if self.predictor.device.type != "cpu" or self.cores == 1:
+            return 1
+        with self._trying:
+            if not self.of_a_batch:
+                alone, together = (_seconds(self.predictor, number) for number in (1, self.cores))
+                self.of_a_batch = self.cores if alone > PAYS * together else 1
+        torch.set_num_threads(self.of_a_batch)
+        return min(MOST_AT_ONCE, self.cores // self.of_a_batch)
 
 
 def _seconds(predictor: Predictor, threads: int) -> float:

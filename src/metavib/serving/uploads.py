@@ -1,4 +1,4 @@
-"""Images as clients send them: a raw body, or the parts of a form. They are counted while they come.
+"""Images as clients send them: a raw body, the parts of a form, or an array. They are counted while they come.
 
 Nothing is written to the disk, and a client's file name is only ever said back to it.
 """
@@ -12,6 +12,9 @@ from email.message import Message
 from http import HTTPStatus
 from typing import Any
 
+import numpy as np
+
+from metavib.serving import pixel_arrays
 from metavib.serving.limits import Account, Limits
 from metavib.serving.refusals import Refusal, too_large
 
@@ -20,7 +23,8 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 LONGEST_NAME = 120
 _SEND_AN_IMAGE = (
     "Send one image as the body with its type (curl --data-binary @x.jpg -H 'Content-Type: image/jpeg'), "
-    "or several as a form (curl -F image=@x.jpg -F image=@y.png)."
+    "several as a form (curl -F image=@x.jpg -F image=@y.png), or pixels as an .npy file "
+    f"(Content-Type: {pixel_arrays.TYPE})."
 )
 _CONVERT = "Convert it to JPEG, PNG, WebP, BMP or TIFF."
 
@@ -31,10 +35,11 @@ class ClientGone(Exception):
 
 @dataclass(frozen=True)
 class Upload:
-    """The bytes of what should be an image."""
+    """The bytes of what should be an image, or its pixels."""
 
     content: bytes
     name: str  # as the client calls it, made harmless; or its number
+    pixels: np.ndarray | None = None
 
 
 async def read_uploads(
@@ -44,16 +49,21 @@ async def read_uploads(
     content_type = headers.get(b"content-type", b"").decode("latin-1")
     length = headers.get(b"content-length")
     form = content_type.lower().startswith("multipart/form-data")
-    if not form:
+    array = content_type.lower().startswith(pixel_arrays.TYPE)
+    if not (form or array):
         check_type(content_type)
-    most = limits.request_bytes if form else limits.image_bytes
+    what, most = ("the request", limits.request_bytes) if form or array else ("the image", limits.image_bytes)
     if length is not None and length.isdigit() and int(length) > most:
-        raise _too_many_bytes("the request" if form else "the image", most)
+        raise _too_many_bytes(what, most)
     try:
         async with asyncio.timeout(limits.body_seconds):
-            chunks = _chunks(receive, most, "the request" if form else "the image", account)
+            chunks = _chunks(receive, most, what, account)
             if not form:
-                return [Upload(b"".join([chunk async for chunk in chunks]), "image 1")]
+                content = b"".join([chunk async for chunk in chunks])
+                if not array:
+                    return [Upload(content, "image 1")]
+                rows = pixel_arrays.rows_of(content, limits)
+                return [Upload(b"", f"image {number}", row) for number, row in enumerate(rows, 1)]
             reader = FormReader(_boundary_of(content_type), limits)
             async for chunk in chunks:
                 reader.write(chunk)
