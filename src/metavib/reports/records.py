@@ -27,7 +27,8 @@ class RunRecord:
     def title(self) -> str:
         """Its name in figures: what sets it apart within a group, but for target and seed."""
         average = self.experiment.training.average
-        return TITLES[self.experiment.algorithm] + ("" if average == "none" else f" + {average.upper()}")
+        name = self.experiment.algorithm
+        return TITLES.get(name, name) + ("" if average == "none" else f" + {average.upper()}")
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,8 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Group], list[Problem]]:
 def _place(run: RunRecord) -> tuple[Any, ...]:
     """Where a run stands among others: by what it is, wherever it lies."""
     own = run.experiment
-    return (list(TITLES).index(own.algorithm), run.title, in_order(own.target), own.seed, own.identity())
+    known = [*TITLES, own.algorithm]  # one of a user's own may have no title
+    return (known.index(own.algorithm), run.title, in_order(own.target), own.seed, own.identity())
 
 
 def in_order(name: str) -> tuple[bool, float, str]:
