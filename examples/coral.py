@@ -2,7 +2,7 @@
 
 Sun and Saenko, "Deep CORAL", ECCV Workshops 2016.
 
-Objective: cross-entropy + weight * the mean over pairs of domains of ||m_i - m_j||^2 / d + ||C_i - C_j||^2 / 4 d^2.
+Objective: cross-entropy + weight * mean over pairs of domains of ||m_i - m_j||^2 / d + ||C_i - C_j||^2 / 4 d^2.
 Deviations: the paper has one source and one target and aligns covariances alone; the means are added.
 """
 
