@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from metavib.algorithms.base import Algorithm
+from metavib.algorithms.crossgrad import CrossGrad
 from metavib.algorithms.epi_fcr import EpiFCR
 from metavib.algorithms.erm import ERM
 from metavib.algorithms.feature_critic import FeatureCritic
+from metavib.algorithms.jigen import JiGen
 from metavib.algorithms.masf import MASF
 from metavib.algorithms.metareg import MetaReg
 from metavib.algorithms.metavib import VIB, Baseline, MetaVIB
@@ -28,6 +30,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "metareg": MetaReg,
     "reptile": Reptile,
     "epi_fcr": EpiFCR,
+    "crossgrad": CrossGrad,
+    "jigen": JiGen,
 }
 TITLES = {  # as tables print them
     "erm": "ERM",
@@ -40,6 +44,8 @@ TITLES = {  # as tables print them
     "metareg": "MetaReg",
     "reptile": "Reptile",
     "epi_fcr": "Epi-FCR",
+    "crossgrad": "CrossGrad",
+    "jigen": "JiGen",
 }
 
 

@@ -75,6 +75,10 @@ class Backbone(nn.Module, ABC):
             if isinstance(layer, nn.Conv2d | nn.Linear):
                 layer.reset_parameters()
 
+    def input_scale(self) -> float | Tensor:
+        """The deviation of the inputs: images come normalised."""
+        return 1.0
+
     def freeze_normalisation(self) -> None:
         """Make place for the statistics that pre-trained weights bring along; most networks have none."""
 

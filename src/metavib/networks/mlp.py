@@ -47,6 +47,10 @@ class MLP(Backbone):
         self.centre.copy_(features.mean(dim=0))
         self.scale.copy_(torch.where(varies, deviation, 1.0))
 
+    def input_scale(self) -> Tensor:
+        """That of each feature, which comes as it is."""
+        return self.scale.view(-1, 1, 1)
+
     def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
         units = (images.flatten(1).to(self.centre.dtype) - self.centre) / self.scale
         units = self.hidden_1(units.to(self.hidden_1.weight.dtype)).relu()
