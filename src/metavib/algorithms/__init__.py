@@ -6,6 +6,7 @@ from typing import Any
 
 from metavib.algorithms.base import Algorithm
 from metavib.algorithms.crossgrad import CrossGrad
+from metavib.algorithms.dsn import DSN
 from metavib.algorithms.epi_fcr import EpiFCR
 from metavib.algorithms.erm import ERM
 from metavib.algorithms.feature_critic import FeatureCritic
@@ -14,6 +15,8 @@ from metavib.algorithms.masf import MASF
 from metavib.algorithms.metareg import MetaReg
 from metavib.algorithms.metavib import VIB, Baseline, MetaVIB
 from metavib.algorithms.mldg import MLDG
+from metavib.algorithms.mmd_aae import MMDAAE
+from metavib.algorithms.mtae import MTAE
 from metavib.algorithms.reptile import Reptile
 from metavib.errors import unknown_name
 from metavib.networks.backbone import Backbone
@@ -32,6 +35,9 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "epi_fcr": EpiFCR,
     "crossgrad": CrossGrad,
     "jigen": JiGen,
+    "mmd_aae": MMDAAE,
+    "dsn": DSN,
+    "mtae": MTAE,
 }
 TITLES = {  # as tables print them
     "erm": "ERM",
@@ -46,6 +52,9 @@ TITLES = {  # as tables print them
     "epi_fcr": "Epi-FCR",
     "crossgrad": "CrossGrad",
     "jigen": "JiGen",
+    "mmd_aae": "MMD-AAE",
+    "dsn": "DSN",
+    "mtae": "MTAE",
 }
 
 

@@ -52,6 +52,9 @@ class MLP(Backbone):
         return self.scale.view(-1, 1, 1)
 
     def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
+        return self.hidden_2(self.hidden_1(self.standardised(images)).relu()).relu()
+
+    def standardised(self, images: Float[Tensor, "batch inputs 1 1"]) -> Float[Tensor, "batch inputs"]:
+        """The features as the first layer sees them."""
         units = (images.flatten(1).to(self.centre.dtype) - self.centre) / self.scale
-        units = self.hidden_1(units.to(self.hidden_1.weight.dtype)).relu()
-        return self.hidden_2(units).relu()
+        return units.to(self.hidden_1.weight.dtype)
