@@ -101,7 +101,7 @@ class JiGen(SoftmaxClassifier):
         """Each image's order by its two normal draws: 0, or for a share of the images any other, alike often."""
         uniform = torch.special.ndtr(order)  # rounding may make it 1
         other = 1 + (uniform * self.permutations).long().clamp(max=self.permutations - 1)
-        return torch.where(torch.special.ndtr(shuffled) < self.shuffled_share, other, 0)
+        return torch.where(shuffled < torch.special.ndtri(self.shuffled_share), other, 0)
 
     def noise_shapes(self, meta_train_images: int, meta_test_images: int) -> Shapes:
         images = (meta_train_images + meta_test_images,)
