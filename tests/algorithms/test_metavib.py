@@ -349,6 +349,13 @@ GOLDEN: dict[str, dict[str, list[float]]] = {
         "episodic_classifier": [0.063611, 0.062939, 0.063100],
         "random_classifier": [0.150237, 0.143885, 0.138871],
     },
+    "crossgrad": {
+        "classification": [0.636108, 0.615104, 0.526609],
+        "perturbed_classification": [0.629898, 0.614748, 0.524741],
+        "domains": [1.711156, 1.216904, 0.988699],
+        "perturbed_domains": [1.699349, 1.216786, 0.985994],
+    },
+    "jigen": {"classification": [1.270285, 1.133560, 1.138530], "jigsaw": [3.418828, 1.621254, 2.456163]},
 }
 
 
