@@ -6,6 +6,7 @@ from typing import Any
 
 from metavib.algorithms.base import Algorithm
 from metavib.algorithms.crossgrad import CrossGrad
+from metavib.algorithms.d_sam import DSAM
 from metavib.algorithms.dsn import DSN
 from metavib.algorithms.epi_fcr import EpiFCR
 from metavib.algorithms.erm import ERM
@@ -35,6 +36,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "epi_fcr": EpiFCR,
     "crossgrad": CrossGrad,
     "jigen": JiGen,
+    "d_sam": DSAM,
     "mmd_aae": MMDAAE,
     "dsn": DSN,
     "mtae": MTAE,
@@ -52,6 +54,7 @@ TITLES = {  # as tables print them
     "epi_fcr": "Epi-FCR",
     "crossgrad": "CrossGrad",
     "jigen": "JiGen",
+    "d_sam": "D-SAM",
     "mmd_aae": "MMD-AAE",
     "dsn": "DSN",
     "mtae": "MTAE",
