@@ -12,6 +12,7 @@ from metavib.algorithms.epi_fcr import EpiFCR
 from metavib.algorithms.erm import ERM
 from metavib.algorithms.feature_critic import FeatureCritic
 from metavib.algorithms.jigen import JiGen
+from metavib.algorithms.low_rank import LowRank
 from metavib.algorithms.masf import MASF
 from metavib.algorithms.metareg import MetaReg
 from metavib.algorithms.metavib import VIB, Baseline, MetaVIB
@@ -37,6 +38,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "crossgrad": CrossGrad,
     "jigen": JiGen,
     "d_sam": DSAM,
+    "low_rank": LowRank,
     "mmd_aae": MMDAAE,
     "dsn": DSN,
     "mtae": MTAE,
@@ -55,6 +57,7 @@ TITLES = {  # as tables print them
     "crossgrad": "CrossGrad",
     "jigen": "JiGen",
     "d_sam": "D-SAM",
+    "low_rank": "Low-rank (Li et al. 2017)",
     "mmd_aae": "MMD-AAE",
     "dsn": "DSN",
     "mtae": "MTAE",
