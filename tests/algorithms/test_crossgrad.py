@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from kernel_twins import kernels_stand_in
 from small_episodes import (
     CLASSES,
     DOMAINS,
@@ -19,11 +20,12 @@ from small_episodes import (
     numeric_gradient,
 )
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 
 from metavib.algorithms.crossgrad import CrossGrad, perturbed
 from metavib.bench.workloads import digit_runs
 from metavib.data.episodes import Episode, Samples
-from metavib.networks.backbones import SqueezeNet
+from metavib.networks.backbones import DigitNetwork, SqueezeNet
 from metavib.networks.mlp import MLP
 from metavib.program import Program
 
@@ -241,3 +243,30 @@ def test_it_takes_photographs() -> None:
     terms = algorithm.losses(episode, {})
     torch.stack(list(terms.values())).sum().backward()
     assert all(own.grad is not None and own.grad.isfinite().all() for own in algorithm.parameters())
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_it_goes_through_layers_that_have_no_second_derivative(
+    monkeypatch: pytest.MonkeyPatch, stacked: bool
+) -> None:
+    """The kernels give no gradient by the pixels of a digit either: where it is needed they stand aside."""
+    torch.manual_seed(0)
+    algorithm = CrossGrad(DigitNetwork(), 3, CrossGrad.Config(label_step=5.0, domain_step=5.0), domains=2)
+    images, labels = torch.rand(2, 6, 1, 28, 28), torch.tensor([[0, 1, 2, 0, 1, 2]] * 2)
+    episode = Episode(*(Samples(images[d : d + 1], labels[d : d + 1], torch.tensor([d])) for d in (0, 1)))
+
+    def objective(parameters: dict[str, Tensor]) -> Tensor:
+        return torch.stack(list(functional_call(algorithm, parameters, (episode, {})).values())).sum()
+
+    def found() -> dict[str, Tensor]:
+        if not stacked:
+            return gradients(algorithm, objective({}))
+        twice = {name: torch.stack([own.detach()] * 2) for name, own in algorithm.named_parameters()}
+        return {name: own[1] for name, own in vmap(grad(objective))(twice).items()}
+
+    expected = found()
+    backward = kernels_stand_in(monkeypatch)
+    for name, own in found().items():
+        torch.testing.assert_close(own, expected[name], rtol=1e-4, atol=1e-6)
+    # Of two networks: the second layer by pixels, then by parameters; both layers of the perturbed images.
+    assert backward.call_count == 2 * (1 + 1 + 2)
