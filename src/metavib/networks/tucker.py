@@ -18,8 +18,8 @@ class TuckerTensor(nn.Module):
     """W(z) = core x_0 (z D) x_1 O x_2 I: the weights of a layer that belong to a domain indicator z.
 
     The core has a mode for domains and those of the weights. D has a row for each entry of z, O for each output, I
-    for each input of the layer. A mode of full rank has no factor, because the core can hold it; height and width of
-    a kernel, which are small, have none either.
+    for each input of the layer. A mode of full rank has no factor, because the core can hold it; the height and
+    width of a kernel, which are small, have none either.
     """
 
     of_domains: nn.Parameter | None  # D
