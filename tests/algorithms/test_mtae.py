@@ -7,9 +7,13 @@ import torch
 from small_episodes import DOMAINS, assert_is_erm, built, episode_of, gradients, moved_by, numeric_gradient
 from torch import Tensor, nn
 
+from metavib.algorithms.dsn import DSN
+from metavib.algorithms.mmd_aae import MMDAAE
 from metavib.algorithms.mtae import MTAE, moved_at, same_class
 from metavib.bench.workloads import digit_runs
 from metavib.data import rotated
+from metavib.data.episodes import Episode, Samples
+from metavib.networks.backbones import SqueezeNet
 from metavib.program import Program
 
 CLASSIFIER = {"classifier.weight", "classifier.bias"}
@@ -144,3 +148,17 @@ def test_its_episodes_on_rotated_digits_hold_the_same_digits_at_every_angle(
     places, known = same_class(sampler.draw(3).all_domains().labels)
     assert (places == torch.arange(12)).all()
     assert known.all()
+
+
+@pytest.mark.parametrize("kind", [MTAE, DSN, MMDAAE])
+def test_it_and_the_other_autoencoders_take_photographs(kind: Any) -> None:
+    torch.manual_seed(0)
+    domains = {"domains": 2} if kind.PER_DOMAIN else {}
+    algorithm = kind(SqueezeNet(), 7, kind.Config(), **domains)
+    images, labels = torch.randn(2, 2, 3, 224, 224), torch.tensor([[0, 1], [1, 2]])
+    samples = [Samples(images[d : d + 1], labels[d : d + 1], torch.tensor([d])) for d in range(2)]
+    noise = {name: torch.randn(shape) for name, shape in algorithm.noise_shapes(2, 2).items()}
+    total = torch.stack(list(algorithm.losses(Episode(*samples), noise).values())).sum()
+    assert all(own.isfinite().all() for own in gradients(algorithm, total).values())
+    if kind.PER_DOMAIN:  # what is restored is small
+        assert sum(own.numel() for own in algorithm.parameters()) < 6e6
