@@ -8,15 +8,17 @@ batch is shuffled with a certain probability and otherwise left as it is, which 
     classification   CE[ c(h(x)), y ]          mean over the images that were left as they are
     jigsaw           alpha CE[ j(h(z)), p ]    mean over all images z, each in its order p from 0 to P
 
-Shuffled images are not classified, as that would make the objects harder to recognise. With a share of zero and
-alpha = 0 it is ERM; with a share of zero alone j has nothing to tell apart.
+Shuffled images are not classified, which would make the objects harder to recognise, says the paper; the command
+that its authors publish classifies them too. With a share of zero and alpha = 0 it is ERM; with a share of zero
+alone j has nothing to tell apart.
 
 The orders are computed (`distant_orders`): beginning with the one that leaves everything in place, the next is
 always one of the 9! whose least Hamming distance to those before it is largest; of these the one with the largest
 sum of distances, then the first in lexicographic order. For P = 30 any two differ in at least 7 of 9 places, and
 five of six pairs in 8 or 9; more than 9 orders cannot all differ everywhere.
 
-The defaults are those of the authors for AlexNet on PACS: P = 30, alpha = .9, and 7 of 10 images in order.
+The defaults are those of the authors' command for AlexNet on PACS: P = 30 beside the right order, alpha = .9, and
+7 of 10 images in order.
 
 Deviations:
 - The grid takes 3 x floor(side / 3) pixels from the upper left corner, and what is left over stays in its place:
