@@ -355,6 +355,8 @@ GOLDEN: dict[str, dict[str, list[float]]] = {
         "domains": [1.711156, 1.216904, 0.988699],
         "perturbed_domains": [1.699349, 1.216786, 0.985994],
     },
+    "d_sam": {"classification": [2.866456, 2.062758, 1.590965]},
+    "low_rank": {"classification": [1.271146, 1.216001, 1.089564]},
     "jigen": {"classification": [1.270285, 1.133560, 1.138530], "jigsaw": [3.418828, 1.621254, 2.456163]},
 }
 

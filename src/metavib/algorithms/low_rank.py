@@ -17,6 +17,8 @@ Deviations:
   width of a kernel are not factored; biases and the parameters of normalisations have a mode of domains alone.
 - The agnostic weights begin as the given network, random or pre-trained, truncated by the higher-order SVD where
   `channel_rank` is below 1; what domains have for themselves begins near zero.
+- Adam would move what a domain has for itself as fast as what all share, however small its gradient, and the
+  agnostic weights would learn the less. Here the one-hot in z counts `domain_rate`: 0 gives ERM, 1 the paper's z.
 - The paper has AlexNet; here any backbone is factored, layer by layer, with its classifier.
 """
 
@@ -55,10 +57,15 @@ class LowRank(SoftmaxClassifier):
         channel_rank: float = setting(
             1.0, "rank of the modes of inputs and outputs, as a share of their size", above=0, maximum=1
         )
+        domain_rate: float = setting(
+            0.1, "learning rate of what domains have for themselves, as a share of learning_rate", minimum=0
+        )
 
+    STACKABLE = ("domain_rate",)
     PER_DOMAIN = True
     BACKBONES = ("tensors.backbone-",)
-    indicators: Tensor
+    domain_rate: Tensor
+    entries: Tensor  # unit vectors: an indicator is a sum of them
 
     def __init__(self, backbone: Backbone, classes: int, config: Config, *, domains: int) -> None:
         super().__init__(backbone, classes)
@@ -69,16 +76,16 @@ class LowRank(SoftmaxClassifier):
             # The layer has no weights of its own any more: they are given to it.
             owner, _, own = name.rpartition(".")
             setattr(self.get_submodule(owner), own, None)
-        indicators = torch.eye(domains + 1)
-        indicators[:, -1] = 1.0  # a row for each domain, and the agnostic one
-        self.register_buffer("indicators", indicators, persistent=False)
+        self.register_buffer("entries", torch.eye(domains + 1), persistent=False)
+        self._register_stackable(config)
 
     def losses(self, episode: Episode, noise: Noise) -> dict[str, Float[Tensor, ""]]:
         """Cross-entropy on every image of the episode, by the network of its domain."""
         samples = episode.all_domains()
         dropout = noise.get("dropout")
         masks = None if dropout is None else dropout.unflatten(0, samples.labels.shape)
-        weights = self.weights(self.indicators.index_select(0, samples.domains))
+        one_hot, constant = self.entries.index_select(0, samples.domains), self.entries[-1:]
+        weights = self.weights(self.domain_rate * one_hot + constant)
         logits = []
         for place in range(len(samples.domains)):
             own = {name: values[place] for name, values in weights.items()}
@@ -102,4 +109,4 @@ class LowRank(SoftmaxClassifier):
         return Predictive(torch.log_softmax(logits, dim=-1)[None, None])
 
     def _agnostic(self, part: str) -> Parameters:
-        return {name: values[0] for name, values in self.weights(self.indicators[-1:], part).items()}
+        return {name: values[0] for name, values in self.weights(self.entries[-1:], part).items()}
