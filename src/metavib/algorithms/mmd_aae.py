@@ -55,7 +55,7 @@ class MMDAAE(SoftmaxClassifier):
             0.1, "lambda_0: restoring the features from the codes", minimum=0
         )
         discrepancy_weight: float = setting(1.0, "lambda_1: codes alike in all domains", minimum=0)
-        prior_weight: float = setting(0.1, "lambda_2: codes as if drawn from the prior", minimum=0)
+        prior_weight: float = setting(0.01, "lambda_2: codes as if drawn from the prior", minimum=0)
         code_width: int = setting(256, "dimensions of a code", minimum=1)
         auxiliary_width: int = setting(
             256, "width of the hidden layer of decoder and discriminator", minimum=1
