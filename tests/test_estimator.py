@@ -28,6 +28,7 @@ from metavib.optimization import NonFiniteError
 from metavib.program import Program
 
 SMALL: dict[str, Any] = {"samples_per_domain": 16, "latent_draws": 3, "classifier_draws": 3, "device": "cpu"}
+OF_IMAGES = ["jigen"]  # the algorithms that make no sense for features
 EXPECTED_FAILURES: dict[str, str] = {}  # the check and why it must fail: features pass them all
 
 Data = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -82,7 +83,7 @@ def routed() -> Iterator[None]:
 # --- what it learns ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name not in OF_IMAGES])
 def test_a_domain_that_was_never_seen_is_classified(shifted: Data, algorithm: str) -> None:
     samples, labels, domains = shifted
     unseen = domains == "d"
@@ -90,6 +91,12 @@ def test_a_domain_that_was_never_seen_is_classified(shifted: Data, algorithm: st
     model.fit(samples[~unseen], labels[~unseen], domains=domains[~unseen])
     assert model.score(samples[unseen], labels[unseen]) >= 0.7  # chance is 0.33
     assert list(model.domains_) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("algorithm", OF_IMAGES)
+def test_what_takes_images_alone_says_so_of_features(shifted: Data, algorithm: str) -> None:
+    with pytest.raises(UserError, match=f"{algorithm} .* images"):
+        quick(algorithm=algorithm).fit(*shifted)
 
 
 def test_images_of_an_angle_that_was_never_seen_are_classified(rotated: Data) -> None:

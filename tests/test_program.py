@@ -22,7 +22,7 @@ from metavib.networks.backbone import Backbone
 from metavib.program import Program
 from metavib.run_directory import RunDirectory
 from metavib.runner import Surroundings, open_run
-from metavib.settings import Settings
+from metavib.settings import Settings, names_of
 from metavib.trainer import Run
 
 CPU = torch.device("cpu")
@@ -38,6 +38,10 @@ def runs(folder: Path, tmp_path: Path) -> Callable[..., list[Run]]:
         settings: dict[str, Any] = {"steps": 50, "images_per_domain": 4} | changes
         if algorithm in ("baseline", "vib", "metavib"):
             settings |= {"latent_width": WIDTH, "latent_draws": 2, "classifier_draws": 2}
+        widths = {"code_width", "auxiliary_width", "decoder_width"} & {
+            *names_of(ALGORITHMS[algorithm].Config)
+        }
+        settings |= dict.fromkeys(widths, WIDTH)
         found = []
         for number, target in enumerate(targets.split()):
             values = {"dataset": dataset, "target": target, "seed": number + 1, "algorithm": algorithm}

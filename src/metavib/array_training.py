@@ -178,8 +178,9 @@ def rebuilt(
     with torch.random.fork_rng(devices=[]):  # layers draw first weights, which are replaced at once
         backbone: Backbone
         if features:
-            width, inputs = arrays["backbone.hidden_1.weight"].shape
-            backbone = MLP(inputs, width)
+            # Not from the weights: a method may keep them in factors.
+            bias = next(values for name, values in arrays.items() if "hidden_1" in name and "bias" in name)
+            backbone = MLP(len(arrays["backbone.centre"]), bias.shape[-1])
         else:
             backbone = BACKBONES[record["backbone"]]()
             if record["weights"] != "none":

@@ -201,6 +201,7 @@ def sampler_of(trainees: Sequence[Trainee]) -> EpisodeSampler:
         images_per_domain=experiment.training.images_per_domain,
         class_balanced=experiment.training.class_balanced,
         augmentation=experiment.augmentation,
+        paired=trainees[0].algorithm.PAIRED,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from metavib.algorithms import algorithm_named
-from metavib.algorithms.base import SoftmaxClassifier
+from metavib.algorithms.metavib import ProbabilisticClassifier
 from metavib.data.transforms import Augmentation
 from metavib.errors import unknown_name
 from metavib.optimization import Training
@@ -124,8 +124,8 @@ def _begun(training: Training, algorithm: str) -> Training:
 
 
 def _is_softmax(algorithm: str) -> bool:
-    """Whether the network is ERM's, whatever it is trained by."""
-    return issubclass(algorithm_named(algorithm), SoftmaxClassifier)
+    """Whether classifiers are parameters, as ERM's are, and not inferred."""
+    return not issubclass(algorithm_named(algorithm), ProbabilisticClassifier)
 
 
 def _method(algorithm: str, **values: float | str) -> Settings:

@@ -23,7 +23,9 @@ from metavib.settings import names_of
 CLASSES, DOMAINS = 3, 3
 TRAIN, TEST = torch.tensor([[0, 1, 2, 0], [2, 2, 1, 0]]), torch.tensor([[0, 1, 2, 2]])
 SMALL = {"latent_width": 8, "latent_draws": 2, "classifier_draws": 3}
+SMALL |= {"code_width": 8, "auxiliary_width": 8, "decoder_width": 8}
 SMALL |= {"phase_one": 0.0, "warm_up": 0.0}  # all terms from the first step on
+BESIDE_THE_BACKBONE = {"reconstruction", "difference"}  # terms in which an image may be seen by other ways
 
 
 @final
@@ -128,7 +130,7 @@ def test_runs_stacked_by_vmap_equal_runs_one_by_one(name: str) -> None:
         different: Any = dict.fromkeys(ALGORITHMS[name].STACKABLE, value)
         return built(name, seed=seed, **different)
 
-    models = [model(seed, value) for seed, value in enumerate((0.5, 0.1, 2.0))]
+    models = [model(seed, value) for seed, value in enumerate((0.5, 0.1, 0.9))]
     episodes = [episode_of(seed=seed) for seed in range(3)]
     noises = [noise_for(models[0], episodes[0], seed=seed) for seed in range(3)]
 
@@ -202,7 +204,9 @@ def test_dropout_takes_its_noise_from_the_noise_and_prediction_drops_nothing(nam
     # Only the sign of a draw counts, and where all is dropped no image is seen any more.
     assert losses == total(algorithm.losses(episode, noise | {"dropout": noise["dropout"].sign()}))
     dropped = noise | {"dropout": torch.full((12, 13), -1.0, dtype=torch.float64)}
-    assert total(algorithm.losses(episode, dropped)) == total(algorithm.losses(episode_of(seed=1), dropped))
+    own, other = (algorithm.losses(given, dropped) for given in (episode, episode_of(seed=1)))
+    through_it = own.keys() - BESIDE_THE_BACKBONE
+    assert {key: own[key] for key in through_it} == {key: other[key] for key in through_it}
     assert "dropout" not in algorithm.prediction_noise_shapes(4)
 
 

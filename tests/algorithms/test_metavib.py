@@ -349,6 +349,33 @@ GOLDEN: dict[str, dict[str, list[float]]] = {
         "episodic_classifier": [0.063611, 0.062939, 0.063100],
         "random_classifier": [0.150237, 0.143885, 0.138871],
     },
+    "crossgrad": {
+        "classification": [0.636108, 0.615104, 0.526609],
+        "perturbed_classification": [0.629898, 0.614748, 0.524741],
+        "domains": [1.711156, 1.216904, 0.988699],
+        "perturbed_domains": [1.699349, 1.216786, 0.985994],
+    },
+    "d_sam": {"classification": [2.866456, 2.062758, 1.590965]},
+    "low_rank": {"classification": [1.271146, 1.216001, 1.089564]},
+    "mmd_aae": {
+        "classification": [1.992862, 1.293768, 1.126922],
+        "reconstruction": [0.102371, 0.101156, 0.100305],
+        "discrepancy": [0.080563, 0.080167, 0.080011],
+        "prior": [0.006691, 0.008097, 0.009229],
+        "discriminator": [0.690630, 0.645264, 0.600705],
+    },
+    "dsn": {
+        "classification": [1.272215, 1.230084, 1.102108],
+        "reconstruction": [0.296119, 0.287166, 0.280515],
+        "difference": [0.158364, 0.150331, 0.145164],
+        "similarity": [-0.070781, -0.065220, -0.062565],
+        "domains": [1.415617, 1.304400, 1.251307],
+    },
+    "mtae": {
+        "classification": [1.272215, 1.230128, 1.112975],
+        "reconstruction": [1.135219, 1.123059, 1.114230],
+    },
+    "jigen": {"classification": [1.270285, 1.133560, 1.138530], "jigsaw": [3.418828, 1.621254, 2.456163]},
 }
 
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-from unittest.mock import Mock
-
 import pytest
 import torch
+from kernel_twins import kernels_stand_in
 from small_episodes import built, episode_of, erm_with_the_weights_of, gradients, numeric_gradient
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from metavib import kernels
 from metavib.algorithms.mldg import MLDG
 from metavib.data.episodes import Episode, Samples
-from metavib.functional import pooled_convolution as kernel_layer
 from metavib.networks.backbones import DigitNetwork
 
 
@@ -82,45 +78,6 @@ def test_to_first_order_the_meta_test_gradient_is_that_at_the_moved_parameters()
     assert exact.backbone.twice_differentiable is True
 
 
-def _forward(images: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """What the kernels compute, by torch: [runs, batch, outputs, half, half], and where each value came from."""
-
-    def one(images: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        convolved = nn.functional.conv2d(images, weight, bias, padding=1)
-        pooled, places = nn.functional.max_pool2d(convolved, 3, 2, 1, return_indices=True)
-        return pooled.relu(), torch.where(pooled > 0, places, -1)
-
-    runs = [one(*own) for own in zip(images, weight, bias, strict=True)]
-    return torch.stack([pooled for pooled, _ in runs]), torch.stack([places for _, places in runs])
-
-
-def _backward(images: Tensor, weight: Tensor, places: Tensor, gradient: Tensor, dtype: torch.dtype) -> Any:
-    """The gradients of the same layer."""
-    found = []
-    for own in zip(images, weight, places, gradient, strict=True):
-        image, kernel, place, slope = own
-        flat = torch.zeros(*slope.shape[:2], image.shape[-1] ** 2, dtype=slope.dtype)
-        kept = (slope * (place >= 0)).flatten(2)
-        scattered = flat.scatter_add(2, place.clamp_min(0).flatten(2), kept)
-        scattered = scattered.unflatten(2, image.shape[-2:])
-        found.append(
-            torch.ops.aten.convolution_backward(
-                scattered,
-                image,
-                kernel,
-                [kernel.shape[0]],
-                [1, 1],
-                [1, 1],
-                [1, 1],
-                False,
-                [0, 0],
-                1,
-                [True] * 3,
-            )
-        )
-    return tuple(torch.stack(values) for values in zip(*found, strict=True))
-
-
 @pytest.mark.parametrize("stacked", [False, True])
 def test_to_first_order_it_goes_through_layers_that_have_no_second_derivative(
     monkeypatch: pytest.MonkeyPatch, stacked: bool
@@ -143,10 +100,7 @@ def test_to_first_order_it_goes_through_layers_that_have_no_second_derivative(
         return {name: own[1] for name, own in vmap(grad(objective))(twice).items()}
 
     expected = found()
-    monkeypatch.setattr(kernels, "serve", lambda device: True)
-    monkeypatch.setattr(kernel_layer, "_forward", _forward)
-    backward = Mock(side_effect=_backward)
-    monkeypatch.setattr(kernel_layer, "_backward", backward)
+    backward = kernels_stand_in(monkeypatch)
     for name, own in found().items():
         torch.testing.assert_close(own, expected[name], rtol=1e-4, atol=1e-6)
     assert backward.call_count == 6  # two layers, of the inner step and of both terms

@@ -33,6 +33,7 @@ def sampler(
     balanced: bool = False,
     seed: int = 0,
     augmentation: Augmentation | None = None,
+    paired: bool = False,
 ) -> EpisodeSampler:
     return EpisodeSampler(
         [source],
@@ -41,6 +42,7 @@ def sampler(
         images_per_domain=images,
         class_balanced=balanced,
         augmentation=augmentation or Augmentation(),
+        paired=paired,
     )
 
 
@@ -125,6 +127,35 @@ def test_otherwise_classes_are_as_frequent_as_they_are() -> None:
     drawn = sampler(source_of(REGULAR[0], unequal * 4, 3), images=200)
     counts = torch.bincount(torch.cat([drawn.draw(step).meta_test.flat_labels() for step in range(10)]))
     assert stats.chisquare(counts.tolist(), [1500, 2000 / 6, 2000 / 12]).pvalue > 0.01
+
+
+def test_paired_domains_hold_the_same_objects_where_they_have_the_same() -> None:
+    paired = sampler(source_of(*REGULAR), images=7, paired=True)
+    seen: set[int] = set()
+    for step in range(20):
+        drawn = paired.draw(step).all_domains()
+        objects = rows_of(drawn) % 12  # twelve in each domain, in the same order
+        assert (objects == objects[0]).all()
+        assert (drawn.labels == drawn.labels[0]).all()
+        seen |= set(objects[0].tolist())
+        assert set(drawn.labels[0].tolist()) == {0, 1, 2}
+    assert seen == set(range(12))
+    apart = rows_of(sampler(source_of(*REGULAR), images=7).draw(0).all_domains()) % 12
+    assert not (apart == apart[0]).all()
+
+
+def test_paired_and_balanced_domains_ask_for_the_same_classes_however_many_they_have() -> None:
+    unequal = (
+        [0] * 9 + [1] * 2 + [2] + [0] * 1 + [1] * 9 + [2] * 2 + [0] * 4 + [1] * 8
+    )  # the last lacks a class
+    drawn = (
+        sampler(source_of(REGULAR[0][:3], unequal, 3), images=9, balanced=True, paired=True)
+        .draw(1)
+        .all_domains()
+    )
+    of = dict(zip(drawn.domains.tolist(), drawn.labels, strict=True))
+    assert torch.equal(of[0], of[1])
+    assert torch.equal(of[2][of[0] < 2], of[0][of[0] < 2])
 
 
 def test_every_domain_is_as_often_meta_test_and_every_pair_as_often_meta_train() -> None:

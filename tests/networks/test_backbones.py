@@ -20,12 +20,11 @@ from metavib.networks.backbones import (
     BACKBONES,
     DigitNetwork,
     DomainBedDigits,
-    FrozenBatchNorm,
     PaperAlexNet,
-    ResNet18,
     SqueezeNet,
     build_backbone,
 )
+from metavib.networks.resnet import FrozenBatchNorm, ResNet18
 
 FROZEN = "frozen"  # as with pre-trained weights: a ResNet's statistics are constants
 ALL = [(name, "none") for name in BACKBONES] + [("resnet18", FROZEN), ("resnet50", FROZEN)]
@@ -406,9 +405,34 @@ def test_unknown_name_lists_the_known_ones() -> None:
         build_backbone("alexnett")
 
 
-def test_squeezenet_in_fewer_passes_is_squeezenet() -> None:
+def test_squeezenet_in_fewer_passes_is_squeezenet(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     backbone = build_backbone("squeezenet").double()
     assert isinstance(backbone, SqueezeNet)
     images = torch.randn(2, 3, 96, 96, dtype=torch.float64)
-    torch.testing.assert_close(backbone.in_fewer_passes(images), backbone.features(images))
+    usual = backbone.at_stages(images)
+    monkeypatch.setattr(kernels, "serve", lambda device: True)  # which leave float64 to torch
+    for own, expected in zip(backbone.at_stages(images), usual, strict=True):
+        torch.testing.assert_close(own, expected)
+    torch.testing.assert_close(usual[-1], backbone.features(images).mean((2, 3)))
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_stages_have_the_promised_sizes_and_end_with_the_features(name: str) -> None:
+    backbone = built(name)
+    images, noise = inputs(backbone, batch=2)
+    with torch.no_grad():
+        *stages, features = backbone.at_stages(images, noise)
+        assert torch.equal(features, backbone(images, noise))
+    assert tuple(stage.shape[1] for stage in stages) == backbone.stage_sizes
+    assert len(stages) >= 2
+    sides = [stage.shape[-1] for stage in stages if stage.ndim == 4]
+    assert sides == sorted(sides, reverse=True)
+    assert all(stage.dtype == torch.float32 and stage.std() > 0 for stage in stages)
+
+
+def test_a_network_that_says_nothing_about_its_stages_hands_out_its_features() -> None:
+    probe, images = LinearProbe(), torch.arange(1.0, 9.0).reshape(1, 1, 2, 4)
+    (features,) = probe.at_stages(images)
+    assert torch.equal(features, probe(images))
+    assert probe.stage_sizes == ()

@@ -66,6 +66,14 @@ def test_a_network_in_float64_computes_in_it(network: MLP) -> None:
     assert not torch.equal(exact.float().double(), exact)
 
 
+def test_the_hidden_units_are_handed_out_too(network: MLP) -> None:
+    images = as_images(torch.arange(6.0).view(2, 3))
+    hidden, features = network.at_stages(images)
+    assert network.stage_sizes == (hidden.shape[1],)
+    assert torch.equal(hidden, network.hidden_1(network.standardised(images)).relu())
+    assert torch.equal(features, network(images))
+
+
 def test_runs_can_be_stacked(network: MLP) -> None:
     others = [network, MLP(3, 8)]
     others[1].standardise_by(torch.arange(12.0).view(4, 3))

@@ -44,6 +44,9 @@ class Algorithm(nn.Module, ABC):
     """Whether it has parameters for each source domain: `__init__` takes their number as `domains`, and
     `Samples.domains` says which domain is which."""
 
+    PAIRED: bool = False
+    """Whether all domains of an episode are drawn by the same numbers: of Rotated MNIST, the same digits."""
+
     BACKBONES: tuple[str, ...] = ("backbone.",)
     """How the names of parameters begin that learn at `backbone_rate`: those of copies of the backbone too."""
 
@@ -101,9 +104,17 @@ class Algorithm(nn.Module, ABC):
 class SoftmaxClassifier(Algorithm):
     """What ERM and most of its rivals are built on: one linear classifier on the backbone's features."""
 
-    def __init__(self, backbone: Backbone, classes: int, *, second_order: bool = False) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        classes: int,
+        *,
+        second_order: bool = False,
+        classifier_inputs: int | None = None,
+    ) -> None:
+        """`classifier_inputs`: how many, for a method that puts something between backbone and classifier."""
         super().__init__(backbone, classes, second_order=second_order)
-        self.classifier = nn.Linear(backbone.feature_size, classes)
+        self.classifier = nn.Linear(classifier_inputs or backbone.feature_size, classes)
 
     def network(self) -> Parameters:
         """Backbone and classifier as they are now; in a stack, those of the run."""

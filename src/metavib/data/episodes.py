@@ -105,7 +105,12 @@ class EpisodeSampler:
         images_per_domain: int,
         class_balanced: bool,
         augmentation: Augmentation,
+        paired: bool = False,
     ) -> None:
+        """`paired`: all domains are drawn by the same numbers. Where they hold the same objects, as those of
+        Rotated MNIST do, these are the same objects; elsewhere slots that ask for a class ask for the same one.
+        """
+        self.paired = paired
         self.augmentation, self.preprocessing = augmentation, sources[0].preprocessing
         self.classes, self.source_domains = sources[0].classes, sources[0].domains
         self.domains = min(domains_per_episode, self.source_domains)
@@ -123,7 +128,7 @@ class EpisodeSampler:
         meta_train = torch.arange(self.domains, device=where).unsqueeze(-1) > 0  # row 0 is meta-test
         # The slots that ask for a certain class. In a meta-train domain the first ones ask for each class in
         # turn, so that the episode covers every class that its domains have.
-        self.asks_for_class = (meta_train & (self.slots < self.classes)) | torch.tensor(
+        self.asks_for_class = ((meta_train | paired) & (self.slots < self.classes)) | torch.tensor(
             class_balanced, device=where
         )
         self.episode_keys = torch.tensor([key_of(seed, "episode") for seed in seeds], device=where)
@@ -165,6 +170,9 @@ class EpisodeSampler:
         sizes = (self.source_domains, self.domains, self.domains * self.images)
         numbers = uniform(fold(self.episode_keys, step), (sum(sizes),))
         order, rotation, pick = numbers.split(sizes, dim=-1)
+        pick = pick.unflatten(-1, (self.domains, self.images))
+        if self.paired:
+            rotation, pick = (own[:, :1].expand_as(own) for own in (rotation, pick))
         domains = order.argsort(dim=-1)[:, : self.domains]
         # The classes are asked for in turn from a random first one, so that none is favoured by a short row.
         asked = ((rotation * self.classes).long().unsqueeze(-1) + self.slots) % self.classes
@@ -175,7 +183,7 @@ class EpisodeSampler:
         by_class = self.asks_for_class & (asked_count > 0)  # a class that the domain lacks: any image of it
         count = torch.where(by_class, asked_count, counts.sum(dim=2, keepdim=True))
         start = torch.where(by_class, starts.gather(2, asked), starts[:, :, :1])
-        within = torch.minimum((pick.view_as(count) * count).long(), count - 1)
+        within = torch.minimum((pick * count).long(), count - 1)
         return start + within, domains
 
 

@@ -7,8 +7,10 @@ It keeps no running statistics and draws nothing (the noise of dropout is an inp
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import nullcontext
-from typing import NamedTuple, final
+from collections import deque
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +35,7 @@ class Backbone(nn.Module, ABC):
     """h: images -> features. Pure: no running statistics, no random state."""
 
     feature_size: int
+    stage_sizes: tuple[int, ...] = ()  # channels of what `at_stages` hands out before the features
     image_size: int  # side of the square input
     channels: int
     normalisation: Normalisation
@@ -57,23 +60,36 @@ class Backbone(nn.Module, ABC):
         `dropout` is standard normal noise, one draw for each of `dropout_units`: a unit is kept where its
         draw is positive. Without it nothing is dropped.
         """
-        # A disabled autocast would do too, but torch.export leaves it in the graph as an operator of its own.
-        context = (
-            torch.autocast(images.device.type, dtype=self.precision) if self.precision else nullcontext()
-        )
-        with context:
-            features = self.extract(images, self._masks(dropout))
-        return features.to(torch.promote_types(features.dtype, torch.float32))
+        with self._in_its_precision(images):
+            return _at_least_single(self.extract(images, self._masks(dropout)))
+
+    @final
+    def at_stages(
+        self,
+        images: Float[Tensor, "batch channels height width"],
+        dropout: Float[Tensor, "batch units"] | None = None,
+    ) -> tuple[Float[Tensor, "batch ..."], ...]:
+        """Maps or units on the way, as many as `stage_sizes` says, and the features last."""
+        with self._in_its_precision(images):
+            return tuple(map(_at_least_single, self.stages(images, self._masks(dropout))))
 
     @abstractmethod
     def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
         """Features of the images; one mask for each of `dropout_units`, to be given to `drop`."""
+
+    def stages(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Iterator[Tensor]:
+        """What `at_stages` hands out; of a network that says nothing about its stages, the features alone."""
+        yield self.extract(images, masks)
 
     def initialise_as_torch_does(self) -> None:
         """Draw all weights again, the way that torch's own layers begin."""
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d | nn.Linear):
                 layer.reset_parameters()
+
+    def input_scale(self) -> float | Tensor:
+        """The deviation of the inputs: images come normalised."""
+        return 1.0
 
     def freeze_normalisation(self) -> None:
         """Make place for the statistics that pre-trained weights bring along; most networks have none."""
@@ -82,6 +98,26 @@ class Backbone(nn.Module, ABC):
         if dropout is None:
             return (None,) * len(self.dropout_units)
         return torch.split(dropout > 0, list(self.dropout_units), dim=1)
+
+    def _in_its_precision(self, images: Tensor) -> AbstractContextManager[Any]:
+        # A disabled autocast would do too, but torch.export leaves it in the graph as an operator of its own.
+        return torch.autocast(images.device.type, dtype=self.precision) if self.precision else nullcontext()
+
+
+class Staged(Backbone):
+    """A backbone that computes stage by stage, and can hand out what it has on the way."""
+
+    @abstractmethod
+    def stages(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Iterator[Tensor]:
+        """Maps or units after each stage, and the features last."""
+
+    @final
+    def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
+        return deque(self.stages(images, masks), maxlen=1).pop()  # the others are freed on the way
+
+
+def _at_least_single(values: Tensor) -> Tensor:
+    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def drop(units: Tensor, mask: Tensor | None) -> Tensor:

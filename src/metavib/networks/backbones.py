@@ -2,17 +2,13 @@
 
 The tables are those of the supplement of MetaVIB (Du et al., ECCV 2020); "digits-domainbed" is the digit
 network of DomainBed (Gulrajani and Lopez-Paz, ICLR 2021); the others are torchvision's, without their heads.
-
-The file is long because it is a list: seven networks, each readable by itself.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Generator, Iterator
 from typing import final
 
-import torch
 from torch import Tensor, nn
 from torchvision import models
 from torchvision.models.squeezenet import Fire
@@ -21,15 +17,17 @@ from metavib import kernels
 from metavib.errors import unknown_name
 from metavib.functional.activation import activated
 from metavib.functional.pooled_convolution import pooled_convolution
-from metavib.networks.backbone import IMAGENET, PIXELS, Backbone, drop
+from metavib.networks.backbone import IMAGENET, PIXELS, Backbone, Staged, drop
+from metavib.networks.resnet import ResNet18, ResNet50
 
 
 @final
-class DigitNetwork(Backbone):
+class DigitNetwork(Staged):
     """The supplement's network for Rotated MNIST."""
 
     small = True
     feature_size = 256
+    stage_sizes = (32, 32)
     image_size = 28
     channels = 1
     normalisation = PIXELS
@@ -47,7 +45,7 @@ class DigitNetwork(Backbone):
                 nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
                 nn.init.zeros_(layer.bias)
 
-    def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
+    def stages(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Iterator[Tensor]:
         # The precision is given layer by layer: autocast does not reach all of them in stacked runs.
         dtype = self.precision or images.dtype
         units = images
@@ -56,15 +54,17 @@ class DigitNetwork(Backbone):
             units = pooled_convolution(
                 units, layer.weight, layer.bias, dtype, by_kernels=not self.twice_differentiable
             )
+            yield units
         weight, bias = self.connected.weight.to(dtype), self.connected.bias.to(dtype)
-        return nn.functional.linear(units.flatten(1), weight, bias).relu()
+        yield nn.functional.linear(units.flatten(1), weight, bias).relu()
 
 
 @final
-class DomainBedDigits(Backbone):
+class DomainBedDigits(Staged):
     """DomainBed's MNIST_CNN: GroupNorm after each ReLU, global average pooling."""
 
     feature_size = 128
+    stage_sizes = (64, 128, 128)
     image_size = 28
     channels = 1
     normalisation = PIXELS
@@ -83,15 +83,17 @@ class DomainBedDigits(Backbone):
         convolution = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1)
         return convolution, nn.ReLU(), nn.GroupNorm(8, outputs)
 
-    def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
-        return self.convolutions(images).mean((2, 3))
+    def stages(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Iterator[Tensor]:
+        maps = yield from _after_each(nn.GroupNorm, self.convolutions, images)
+        yield maps.mean((2, 3))
 
 
 @final
-class PaperAlexNet(Backbone):
+class PaperAlexNet(Staged):
     """The supplement's network for PACS and VLCS: AlexNet without groups and response normalisation."""
 
     feature_size = 4096
+    stage_sizes = (96, 256, 256, 4096)
     image_size = 227
     channels = 3
     normalisation = IMAGENET
@@ -118,17 +120,21 @@ class PaperAlexNet(Backbone):
         self.connected_6 = nn.Linear(6 * 6 * 256, 4096)
         self.connected_7 = nn.Linear(4096, 4096)
 
-    def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
+    def stages(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Iterator[Tensor]:
         (mask,) = masks
-        units = self.connected_6(self.convolutions(images).flatten(1)).relu()
-        return self.connected_7(drop(units, mask)).relu()
+        maps = yield from _after_each(nn.MaxPool2d, self.convolutions, images)
+        yield maps
+        units = self.connected_6(maps.flatten(1)).relu()
+        yield units
+        yield self.connected_7(drop(units, mask)).relu()
 
 
 @final
-class TorchvisionAlexNet(Backbone):
+class TorchvisionAlexNet(Staged):
     """torchvision's AlexNet ("One weird trick", Krizhevsky 2014) up to its last hidden layer."""
 
     feature_size = 4096
+    stage_sizes = (64, 192, 256, 4096)
     image_size = 224
     channels = 3
     normalisation = IMAGENET
@@ -143,19 +149,22 @@ class TorchvisionAlexNet(Backbone):
         # Under torchvision's names; our own `drop` stands for its layers 0 and 3, relu for 2 and 5.
         self.classifier = nn.ModuleDict({"1": network.classifier[1], "4": network.classifier[4]})
 
-    def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
+    def stages(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Iterator[Tensor]:
         first_mask, second_mask = masks
         # torchvision's average pooling to 6 x 6 does nothing at this image size.
-        units = self.features(images).flatten(1)
-        units = self.classifier["1"](drop(units, first_mask)).relu()
-        return self.classifier["4"](drop(units, second_mask)).relu()
+        maps = yield from _after_each(nn.MaxPool2d, self.features, images)
+        yield maps
+        units = self.classifier["1"](drop(maps.flatten(1), first_mask)).relu()
+        yield units
+        yield self.classifier["4"](drop(units, second_mask)).relu()
 
 
 @final
-class SqueezeNet(Backbone):
+class SqueezeNet(Staged):
     """torchvision's SqueezeNet 1.0 (Iandola et al. 2016): the average of its last fire module."""
 
     feature_size = 512
+    stage_sizes = (96, 256, 512)
     image_size = 224
     channels = 3
     normalisation = IMAGENET
@@ -167,12 +176,15 @@ class SqueezeNet(Backbone):
         super().__init__()
         self.features = models.squeezenet1_0(weights=None).features
 
-    def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
+    def stages(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Iterator[Tensor]:
         fused = self.fewer_passes and not self.twice_differentiable and kernels.serve(images.device)
-        return (self.in_fewer_passes(images) if fused else self.features(images)).mean((2, 3))
+        maps = yield from (
+            self.in_fewer_passes(images) if fused else _after_each(nn.MaxPool2d, self.features, images)
+        )
+        yield maps.mean((2, 3))
 
-    def in_fewer_passes(self, images: Tensor) -> Tensor:
-        """What `features` computes; but all that follows a convolution is done by `activated`."""
+    def in_fewer_passes(self, images: Tensor) -> Generator[Tensor, None, Tensor]:
+        """What `_after_each` pooling gives; but all that follows a convolution is done by `activated`."""
         layers = [layer for layer in self.features if not isinstance(layer, nn.ReLU)]
         maps = images
         for layer, following in zip(layers, [*layers[1:], None], strict=True):
@@ -183,7 +195,21 @@ class SqueezeNet(Backbone):
                 squeezed = activated([_convolved(layer.squeeze, maps)])
                 expanded = [_convolved(part, squeezed) for part in (layer.expand1x1, layer.expand3x3)]
                 maps = activated(expanded, pooled=pooled)
+            if pooled:
+                yield maps
         return maps
+
+
+def _after_each(
+    kind: type[nn.Module], layers: nn.Sequential, maps: Tensor
+) -> Generator[Tensor, None, Tensor]:
+    """The maps after each layer of this kind; those after the last layer are returned."""
+    *layers_before, last = layers
+    for layer in layers_before:
+        maps = layer(maps)
+        if isinstance(layer, kind):
+            yield maps
+    return last(maps)
 
 
 def _convolved(layer: nn.Conv2d, maps: Tensor) -> tuple[Tensor, Tensor]:
@@ -192,94 +218,6 @@ def _convolved(layer: nn.Conv2d, maps: Tensor) -> tuple[Tensor, Tensor]:
     assert not isinstance(layer.padding, str)
     convolved = nn.functional.conv2d(maps, layer.weight, stride=layer.stride, padding=layer.padding)
     return convolved, layer.bias
-
-
-class ResNet(Backbone):
-    """torchvision's residual networks (He et al., CVPR 2016), with a normalisation that is pure.
-
-    Batch statistics would make the features of one image depend on the others. With pre-trained weights
-    their running statistics become constants while the affine parameters are trained, as DomainBed does.
-    From scratch GroupNorm takes their place, because frozen random statistics do not normalise.
-    """
-
-    image_size = 224
-    channels = 3
-    normalisation = IMAGENET
-    head_keys = ("fc.",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        network = self.whole_network(lambda channels: nn.GroupNorm(32, channels))
-        self.conv1 = network.conv1
-        self.bn1 = network.bn1
-        self.maxpool = network.maxpool
-        self.layer1 = network.layer1
-        self.layer2 = network.layer2
-        self.layer3 = network.layer3
-        self.layer4 = network.layer4
-
-    @staticmethod
-    @abstractmethod
-    def whole_network(norm_layer: Callable[[int], nn.Module]) -> models.ResNet:
-        """torchvision's network, head included, with random weights."""
-
-    @final
-    def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
-        maps = self.maxpool(self.bn1(self.conv1(images)).relu())
-        return self.layer4(self.layer3(self.layer2(self.layer1(maps)))).mean((2, 3))
-
-    @final
-    def freeze_normalisation(self) -> None:
-        for module in list(self.modules()):
-            for name, child in list(module.named_children()):
-                if isinstance(child, nn.GroupNorm):
-                    setattr(module, name, FrozenBatchNorm(child.num_channels).to(child.weight))
-
-
-@final
-class ResNet18(ResNet):
-    """ResNet with 18 layers."""
-
-    feature_size = 512
-    imagenet_weights = models.ResNet18_Weights.IMAGENET1K_V1
-
-    @staticmethod
-    def whole_network(norm_layer: Callable[[int], nn.Module]) -> models.ResNet:
-        return models.resnet18(weights=None, norm_layer=norm_layer)
-
-
-@final
-class ResNet50(ResNet):
-    """ResNet with 50 layers. Version 1 of its weights is the one that DomainBed and its successors report."""
-
-    feature_size = 2048
-    imagenet_weights = models.ResNet50_Weights.IMAGENET1K_V1
-
-    @staticmethod
-    def whole_network(norm_layer: Callable[[int], nn.Module]) -> models.ResNet:
-        return models.resnet50(weights=None, norm_layer=norm_layer)
-
-
-@final
-class FrozenBatchNorm(nn.Module):
-    """Batch normalisation by constant statistics: y = weight (x - mean) / sqrt(variance + eps) + bias."""
-
-    running_mean: Tensor
-    running_var: Tensor
-
-    def __init__(self, channels: int, eps: float = 1e-5) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(channels))
-        self.bias = nn.Parameter(torch.zeros(channels))
-        self.register_buffer("running_mean", torch.zeros(channels))
-        self.register_buffer("running_var", torch.ones(channels))
-
-    def forward(self, maps: Tensor) -> Tensor:
-        # Not F.batch_norm: under vmap it refuses bfloat16 maps with float32 parameters.
-        scale = self.weight * (self.running_var + self.eps).rsqrt()
-        shift = self.bias - self.running_mean * scale
-        return (maps * scale[:, None, None] + shift[:, None, None]).to(maps.dtype)
 
 
 BACKBONES: dict[str, type[Backbone]] = {

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
-from metavib.networks.backbone import PIXELS, Backbone
+from metavib.networks.backbone import PIXELS, Staged
 from metavib.shapes import Float
 
 
 @final
-class MLP(Backbone):
+class MLP(Staged):
     """Two fully connected layers with ReLU. A row of features is an image of one pixel with as many channels.
 
     The model keeps what its inputs are standardised by, so that it takes features as they come.
@@ -27,7 +28,7 @@ class MLP(Backbone):
 
     def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
-        self.channels, self.feature_size = inputs, width
+        self.channels, self.feature_size, self.stage_sizes = inputs, width, (width,)
         # float64: features of 1e9 that differ in their last digits are all alike in float32.
         self.register_buffer("centre", torch.zeros(inputs, dtype=torch.float64))
         self.register_buffer("scale", torch.ones(inputs, dtype=torch.float64))
@@ -47,7 +48,16 @@ class MLP(Backbone):
         self.centre.copy_(features.mean(dim=0))
         self.scale.copy_(torch.where(varies, deviation, 1.0))
 
-    def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
+    def input_scale(self) -> Tensor:
+        """That of each feature, which comes as it is."""
+        return self.scale.view(-1, 1, 1)
+
+    def stages(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Iterator[Tensor]:
+        units = self.hidden_1(self.standardised(images)).relu()
+        yield units
+        yield self.hidden_2(units).relu()
+
+    def standardised(self, images: Float[Tensor, "batch inputs 1 1"]) -> Float[Tensor, "batch inputs"]:
+        """The features as the first layer sees them."""
         units = (images.flatten(1).to(self.centre.dtype) - self.centre) / self.scale
-        units = self.hidden_1(units.to(self.hidden_1.weight.dtype)).relu()
-        return self.hidden_2(units).relu()
+        return units.to(self.hidden_1.weight.dtype)

@@ -1,0 +1,86 @@
+"""D-SAM: domain generalization with domain-specific aggregation modules (D'Innocente and Caputo, GCPR 2018).
+
+All domains share one backbone. What is general in its features and what is specific differs from stage to stage,
+so that each source domain d has a module of its own that takes from every stage what serves it. With u_1 ... u_L
+what the backbone has after its stages, the features u_L last,
+
+    a_1 = u_1,    a_l = relu( A^d_l [ a_(l-1) averaged to the size of u_l ; u_l ] ),    logits = W^d a_L + b^d
+
+with 1 x 1 convolutions A. An image of domain d passes through module d alone: a module learns from its domain, the
+backbone from all.
+
+Objective: mean over the images of an episode of the cross-entropy of the logits of their own domain's module.
+Prediction: an image of an unseen domain passes through all modules; the mean of their logits decides.
+
+Deviations: a node stands at each pooling of the backbone, or at each group of residual blocks; the authors' ResNet
+has one at each block, their AlexNet one at each layer. Averages bring a stage to the size of the next, in place of
+strided convolutions; all nodes have the same width, and the modules no dropout. The features are those that all
+methods here have: of a convolutional backbone they are averaged over the image before the last node, not after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from metavib.algorithms.base import Algorithm, Noise, Shapes, dropout_shape
+from metavib.data.episodes import Episode
+from metavib.functional.predictive import Predictive
+from metavib.networks.aggregation import AggregationModules
+from metavib.networks.backbone import Backbone
+from metavib.settings import Settings, setting
+from metavib.shapes import Float
+
+
+@final
+class DSAM(Algorithm):
+    """A softmax classifier for each source domain, on features of several depths; their mean at test."""
+
+    @dataclass(frozen=True)
+    class Config(Settings):
+        """The size of the modules."""
+
+        width: int = setting(256, "channels of a module's nodes", minimum=1)
+        stages: int = setting(
+            8,
+            "how many of the backbone's last stages are aggregated with its features; 0: the features alone",
+            minimum=0,
+        )
+
+    PER_DOMAIN = True
+    domains: Tensor
+
+    def __init__(self, backbone: Backbone, classes: int, config: Config, *, domains: int) -> None:
+        super().__init__(backbone, classes)
+        self.left_out = max(0, len(backbone.stage_sizes) - config.stages)
+        sizes = (*backbone.stage_sizes[self.left_out :], backbone.feature_size)
+        self.aggregation = AggregationModules(domains, sizes, config.width, classes)
+        self.register_buffer("domains", torch.arange(domains), persistent=False)
+
+    def losses(self, episode: Episode, noise: Noise) -> dict[str, Float[Tensor, ""]]:
+        """Cross-entropy on every image of the episode, by the module of its domain."""
+        samples = episode.all_domains()
+        stages = self._stages(samples.flat_images(), noise.get("dropout"))
+        by_domain = [stage.unflatten(0, samples.labels.shape) for stage in stages]
+        aggregated = self.aggregation.aggregated(samples.domains, by_domain)
+        logits = self.aggregation.classifiers.of(samples.domains).logits(aggregated)
+        return {"classification": nn.functional.cross_entropy(logits.flatten(0, 1), samples.flat_labels())}
+
+    def noise_shapes(self, meta_train_images: int, meta_test_images: int) -> Shapes:
+        return dropout_shape(self.backbone, meta_train_images + meta_test_images)
+
+    def embed(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch features"]:
+        """What all modules have aggregated, side by side."""
+        for_all = [stage.unsqueeze(0) for stage in self._stages(images)]
+        return self.aggregation.aggregated(self.domains, for_all).movedim(0, 1).flatten(1)
+
+    def predictive(self, embedded: Float[Tensor, "batch features"], noise: Noise | None) -> Predictive:
+        aggregated = embedded.unflatten(1, (len(self.domains), -1)).movedim(1, 0)
+        logits = self.aggregation.classifiers.of(self.domains).logits(aggregated).mean(dim=0)
+        return Predictive(torch.log_softmax(logits, dim=-1)[None, None])
+
+    def _stages(self, images: Tensor, dropout: Tensor | None = None) -> tuple[Tensor, ...]:
+        return self.backbone.at_stages(images, dropout)[self.left_out :]
