@@ -23,6 +23,7 @@ except ModuleNotFoundError:  # Windows has no such limits
     resource = None  # type: ignore[assignment]
 
 VARIABLE = "METAVIB_MEMORY"
+SHORT = 64 << 20  # bytes
 UNKNOWN = 4 << 30  # where nothing says what there is: a modest machine
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -77,6 +78,18 @@ def free_memory_of_host() -> int:
                 found.append(most - taken.get(name, 0))
     known = [value for value in found if value is not None]
     return max(0, min(known)) if known else UNKNOWN
+
+
+def give_back_if_short() -> None:
+    """Where little is left of what the process may take, give what was freed back to the system.
+
+    `keep_freed_memory` lets freed memory lie, in holes between what is kept; they must not count when a limit is
+    near. Whoever reads images as they are needed calls this between two batches.
+    """
+    if sys.platform == "linux" and free_memory_of_host() < max(SHORT, _taken().get("resident", 0) // 8):
+        malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if malloc_trim is not None:
+            malloc_trim(0)
 
 
 def peak() -> int | None:

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 
 from metavib.data.episodes import Drawn, EpisodeSampler
-from metavib.memory import free_memory_of_host
+from metavib.memory import free_memory_of_host, give_back_if_short
 
 AHEAD = 3  # episodes that are read while one is trained on, where memory is not short
 SHARE_OF_FREE_MEMORY = 0.25  # what they may take
@@ -28,6 +28,7 @@ class Prefetcher:
 
     def next(self) -> Drawn:
         """The images of the next step."""
+        give_back_if_short()
         for step in range(self.next_step, min(self.next_step + self.ahead + 1, self.steps)):
             if step not in self.waiting:
                 self.waiting[step] = self.pool.submit(self._read, step)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from metavib.data.row_file import RowFile, file_under
 from metavib.data.transforms import Preprocessing, with_channels
-from metavib.memory import free_memory_of_host
+from metavib.memory import free_memory_of_host, give_back_if_short
 from metavib.shapes import Float, Int, Num
 
 SHARE_OF_FREE_MEMORY = 0.5  # what resident images may take; the rest is the network's
@@ -69,6 +69,11 @@ class ImageStore:
                 self._tensor = self._read_all()
         return self._resident
 
+    def stay_in_files(self) -> None:
+        """Read images as they are needed, whether or not there is room for all of them."""
+        assert self._resident is None, "it is decided already"
+        self._resident = False
+
     @property
     def tensor(self) -> Num[Tensor, "images channels height width"]:
         """All images, on the device; put there when they are first needed."""
@@ -94,7 +99,7 @@ class ImageStore:
             self._files = [file_under(part) for part in self.parts]
         wanted = rows.numpy()
         if into is None:
-            into = torch.from_numpy(np.empty((len(wanted), *self.shape), self.parts[0].dtype))
+            into = self._room(len(wanted))
         pixels = into.numpy()
         start = 0
         for part, file, end in zip(self.parts, self._files, self.ends, strict=True):
@@ -129,18 +134,30 @@ class ImageStore:
         if self.resident or len(batches) == 1:
             yield from (self.gather(rows) for rows in batches)
             return
+        # Two places, read into in turn: fresh memory for each batch leaves holes between what is kept of them.
+        rooms = [self._room(len(batches[0])) for _ in range(2)]
+
+        def read(number: int) -> Tensor:
+            rows = batches[number].cpu()
+            return self.gather_on_host(rows, rooms[number % 2][: len(rows)])
+
         with ThreadPoolExecutor(1, thread_name_prefix="metavib-images") as reader:
-            coming = reader.submit(self.gather_on_host, batches[0].cpu())
-            for following in (*batches[1:], None):
+            coming = reader.submit(read, 0)
+            for number in range(len(batches)):
+                give_back_if_short()
                 arrived = coming.result()
-                if following is not None:
-                    coming = reader.submit(self.gather_on_host, following.cpu())
-                yield arrived.to(self.device)
+                if number + 1 < len(batches):
+                    coming = reader.submit(read, number + 1)
+                # Bytes are copied when they become numbers; what is kept as it is must not be read over.
+                yield arrived.to(self.device, copy=arrived.is_floating_point())
+
+    def _room(self, images: int) -> Tensor:
+        """Memory of the host for so many images."""
+        return torch.from_numpy(np.empty((images, *self.shape), self.parts[0].dtype))
 
     def _read_all(self) -> Tensor:
         """All images in one tensor on the device, without a second copy of them on the way."""
-        dtype = torch.from_numpy(np.empty(0, self.parts[0].dtype)).dtype
-        whole = torch.empty((len(self), *self.shape), dtype=dtype, device=self.device)
+        whole = torch.empty((len(self), *self.shape), dtype=self._room(0).dtype, device=self.device)
         at_once = max(1, READ_AT_ONCE * len(self) // max(1, self.nbytes))
         for start in range(0, len(self), at_once):
             rows = torch.arange(start, min(start + at_once, len(self)))

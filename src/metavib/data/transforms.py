@@ -110,7 +110,7 @@ def prepare(
 
 def _scaled(stored: Tensor) -> Tensor:
     """Bytes as numbers in [0, 1]; floats as they are."""
-    return stored if stored.is_floating_point() else stored.to(torch.float32) / 255.0
+    return stored if stored.is_floating_point() else stored.to(torch.float32).div_(255.0)
 
 
 def _widest(settings: Augmentation) -> float:
