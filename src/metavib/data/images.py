@@ -57,6 +57,10 @@ def read(path: Path, name: str) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise BadImage(name, f"cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        if isinstance(error, BadImage):
+            raise
+        raise BadImage(name, "has a name that no file can have") from error  # with a zero byte in it
 
 
 def describe(data: bytes, name: str) -> tuple[int, int, str]:
