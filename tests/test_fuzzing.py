@@ -1,4 +1,4 @@
-"""Bad input by the hundred: the short form of `make fuzz`, what it found once, and whether its judge sees at all."""
+"""Bad input by the hundred: the short form of `make fuzz`, what it found once, and what its judge sees."""
 
 from __future__ import annotations
 

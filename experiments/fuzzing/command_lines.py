@@ -8,14 +8,22 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from fuzzing.judge import Judge
+from fuzzing.judge import Judge, until
 from fuzzing.mutation import HOSTILE
 from fuzzing.place import Place
+
+TOGETHER = 100  # hypothesis cannot be stopped in between
 
 
 def command_lines(judge: Judge, place: Place, number: int, count: int, deadline: float) -> None:
     """So many of them, or as many as there is time for."""
+    for batch in until(deadline, -(-count // TOGETHER)):
+        _some(judge, lines(place), 1_000_000 * number + batch, min(count, TOGETHER), deadline)
 
+
+def _some(
+    judge: Judge, drawn: st.SearchStrategy[list[str]], number: int, count: int, deadline: float
+) -> None:
     @seed(number)
     @settings(
         max_examples=count,
@@ -24,7 +32,7 @@ def command_lines(judge: Judge, place: Place, number: int, count: int, deadline:
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(arguments=lines(place))
+    @given(arguments=drawn)
     def each(arguments: list[str]) -> None:
         if time.monotonic() < deadline:
             judge.call("command lines", arguments, may_be_long=True)
