@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 QUICKLY := --quiet --quiet -o Acquire::Retries=0 -o Acquire::http::Timeout=20
 
-.PHONY: help install demo test browser check docs format lint types clean
+.PHONY: help install demo test browser check fuzz docs format lint types clean
 
 help:
 	@echo "make demo   train and compare four methods on handwritten digits (4 minutes)"
 	@echo "make test   run the tests"
 	@echo "make check  format, lint, types, tests"
 	@echo "make browser install chromium for the tests that open pages (make test does it for root)"
+	@echo "make fuzz   bad input by the thousand (10 minutes); counts go to results/fuzz.json"
 	@echo "make docs   fill in the documents' tables from results/"
 
 # Runs again only where pyproject.toml changed.
@@ -42,6 +43,9 @@ browser:
 	echo "Installing chromium, for the tests in a browser."; \
 	export DEBIAN_FRONTEND=noninteractive; \
 	apt-get $(QUICKLY) update && apt-get $(QUICKLY) install --yes --no-install-recommends chromium >/dev/null
+
+fuzz: $(INSTALLED)
+	$(BIN)/python experiments/fuzz.py --seconds 540 --seed 0 --record results/fuzz.json
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/tables.py

@@ -6,6 +6,7 @@ differs from what this would write.
 
 from __future__ import annotations
 
+import collections
 import json
 import re
 import statistics
@@ -385,6 +386,20 @@ def errors_in_figures() -> str:
     return markdown(["", "class", "taken for"], [list(error) for error in found])
 
 
+def fuzzing() -> str:
+    """How bad input ended, by kind."""
+    found = record("fuzz")
+    endings = {"0": "0", "1": "1", "2": "2", "130": "stopped", "cut off": "cut off"}
+    failed = collections.Counter(failure["kind"] for failure in found["failures"])
+    rows = [
+        [kind, f"{own['cases']:,}", *(f"{own['endings'].get(e, 0):,}" for e in endings), str(failed[kind])]
+        for kind, own in found["kinds"].items()
+    ]
+    sums = [sum(own["endings"].get(e, 0) for own in found["kinds"].values()) for e in endings]
+    rows.append(["all", f"{found['cases']:,}", *(f"{count:,}" for count in sums), str(found["failed"])])
+    return markdown(["input", "cases", *endings.values(), "failed"], rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "demo": demo,
     "rotated-mnist": whole_table,
@@ -412,6 +427,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "figures embedding": embedding_in_figures,
     "figures confusion": errors_in_figures,
     "figures information-plane": plane_in_figures,
+    "fuzzing": fuzzing,
     "serving": serving,
     "serving latency": serving_latency,
 }

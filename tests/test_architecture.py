@@ -18,9 +18,9 @@ FILES = sorted(ROOT.rglob("*.py"))
 # A module imports from the lines above its own and from its own package, never from below or beside.
 # A new module gets a place here.
 LAYERS = [
-    {"errors", "shapes", "memory", "terminal", "averaging"},
+    {"errors", "plain_values", "shapes", "terminal", "averaging"},
     {"kernels"},
-    {"settings", "randomness", "atomic", "metrics", "config_file", "device", "paper"},
+    {"settings", "randomness", "atomic", "metrics", "config_file", "device", "memory", "paper"},
     {"functional"},
     {"data", "networks"},
     {"algorithms"},

@@ -83,6 +83,7 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
         "--skip-bad", action="store_true", help="measure without the files that cannot be read"
     )
     evaluate.add_argument("--data", help="where the datasets lie, if not in METAVIB_DATA")
+    _add_memory(evaluate)
     _add_device(evaluate)
 
     _add_prediction(commands["predict"])
@@ -104,6 +105,7 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
         "information-plane; several as A,B",
     )
     report.add_argument("--data", help="where the datasets lie, if not in METAVIB_DATA")
+    _add_memory(report)
     _add_device(report)
 
     _add_export(commands["export"])
@@ -175,6 +177,7 @@ def _add_training(train: argparse.ArgumentParser) -> None:
     train.add_argument("--batch", type=int, help="train so many runs of a grid as one program (as fits)")
     train.add_argument("--no-batch", action="store_true", help="train the runs of a grid one after another")
     _add_data(train)
+    _add_memory(train)
     _add_device(train)
 
 
@@ -231,6 +234,7 @@ def _add_reproduction(reproduce: argparse.ArgumentParser) -> None:
         "--checkpoint-seconds", type=float, default=30.0, help="time between checkpoints (%(default)s)"
     )
     _add_data(reproduce)
+    _add_memory(reproduce)
     _add_device(reproduce)
 
 
@@ -258,6 +262,15 @@ def _add_recording(parser: argparse.ArgumentParser) -> None:
 def _add_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", help="where the datasets lie, if not in METAVIB_DATA")
     parser.add_argument("--protocol", help="of rotated-mnist: paper, paper-clockwise or domainbed (paper)")
+
+
+def _add_memory(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--memory",
+        metavar="SIZE",
+        help="the most that the process may take, as 2GiB, if not in METAVIB_MEMORY: images that do not fit are "
+        "read as they are needed (what is free)",
+    )
 
 
 def _add_coverage(parser: argparse.ArgumentParser) -> None:

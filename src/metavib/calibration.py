@@ -17,6 +17,7 @@ from torch import Tensor
 from metavib.algorithms.base import Algorithm
 from metavib.errors import UserError
 from metavib.evaluate import CHUNK, Embedded, shared_noise
+from metavib.plain_values import made
 from metavib.shapes import Float
 
 COVERAGE = 0.9  # where none is asked for
@@ -92,11 +93,12 @@ def answered(algorithm: Algorithm, images: Embedded, calibration: Calibration) -
 
 
 def calibration_from(record: Any) -> Calibration | None:
-    """What a model directory keeps; None where it keeps nothing. Raises TypeError or ValueError on nonsense."""
+    """What a model directory keeps; None where it keeps nothing. Raises ValueError on nonsense."""
     if record is None:
         return None
-    values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in record.items()}
-    found = Calibration(**values)
+    found = made(Calibration, record)
+    if found.class_distance is not None and found.class_distance <= 0:
+        raise ValueError("calibration holds no distance")
     for entropies in (found.sampled, found.mean):
         if len(entropies) != QUANTILES or list(entropies) != sorted(entropies):
             raise ValueError("calibration holds no quantiles")

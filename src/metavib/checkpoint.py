@@ -6,11 +6,13 @@ second the first does not count. The newest two are kept. One that is damaged is
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import safetensors.torch
 from safetensors import SafetensorError
@@ -22,6 +24,8 @@ from metavib.run_directory import checksum
 
 FORMAT = 2
 KEPT = 2
+
+Restore = TypeVar("Restore", bound=Callable[[Any], Any])
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,28 @@ def newest(folder: Path, run: str) -> tuple[Checkpoint | None, list[str]]:
     return None, complaints
 
 
+def refused(restore: Restore) -> Restore:
+    """What goes on from a checkpoint in its `folder`, with an error in words where that holds something else.
+
+    Its checksums are right then: it was made by somebody else, or by other code than this.
+    """
+
+    @functools.wraps(restore)
+    def attempt(own: Any) -> Any:
+        try:
+            return restore(own)
+        except UserError:
+            raise
+        except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+            problem = " ".join(str(error).split())[:200]
+            raise UserError(
+                f"the checkpoint in {own.folder} does not fit this run ({type(error).__name__}: {problem}). "
+                "Remove that folder to train from the start."
+            ) from error
+
+    return attempt  # type: ignore[return-value]
+
+
 class _DamagedError(Exception):
     """What is wrong with one checkpoint."""
 
@@ -86,21 +112,23 @@ def _load(folder: Path, step: int, run: str) -> Checkpoint:
         content = tensors_path.read_bytes()
     except FileNotFoundError as error:
         raise _DamagedError("lacks a file") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise _DamagedError("cannot be read") from error
     if not isinstance(record, dict) or record.pop("check", None) != checksum(record):
         raise _DamagedError("is damaged (its record does not match its checksum)")
-    if record["format"] != FORMAT:
-        raise _DamagedError(f"has format {record['format']}, this version reads {FORMAT}")
-    if record["run"] != run:
+    if record.get("format") != FORMAT:
+        raise _DamagedError(f"has format {record.get('format')}, this version reads {FORMAT}")
+    if record.get("run") != run:
         raise _DamagedError("belongs to another experiment")
-    if hashlib.sha256(content).hexdigest() != record["sha256"]:
+    if hashlib.sha256(content).hexdigest() != record.get("sha256"):
         raise _DamagedError("is damaged (sha256 differs)")
+    if record.get("step") != step or not isinstance(record.get("values"), dict):
+        raise _DamagedError("says another step than its name, or holds no values")
     try:
         tensors = safetensors.torch.load(content)
     except SafetensorError as error:
         raise _DamagedError("is no safetensors file") from error
-    return Checkpoint(record["step"], tensors, record["values"])
+    return Checkpoint(step, tensors, record["values"])
 
 
 def _paths(folder: Path, step: int) -> tuple[Path, Path]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from metavib import __version__
 from metavib.arguments import COMMANDS, parsers
 from metavib.errors import UserError, unknown_name
-from metavib.memory import keep_freed_memory
+from metavib.memory import keep_freed_memory, limited_to
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,4 +79,5 @@ def _run(arguments: list[str]) -> int:
     handler: Callable[[argparse.Namespace], int] = importlib.import_module(
         f"metavib.commands.{parsed.command}"
     ).run
-    return handler(parsed)
+    with limited_to(getattr(parsed, "memory", None)):
+        return handler(parsed)

@@ -13,7 +13,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """The mapping in the file. YAML 1.2: `no` is a word and not false, a key stands once, no tags run code."""
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # no UTF-8, or a name that no file can have
         raise UserError(f"cannot read the configuration {path}: {error}") from error
     value = _from_json(path, text) if path.suffix == ".json" else _from_yaml(path, text)
     if isinstance(value, dict) and isinstance(value.get("experiment"), dict):
@@ -26,7 +26,7 @@ def read_config(path: Path) -> dict[str, Any]:
 def _from_json(path: Path, text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"the configuration {path} is no valid JSON: {error}") from error
 
 

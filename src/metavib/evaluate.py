@@ -115,21 +115,25 @@ def measure(algorithm: Algorithm, embedded: Embedded, seed: int, settings: Evalu
     """Each measure as mean and deviation over the repeats, and how they were made."""
     draws = algorithm.prediction_noise_shapes(1)
     repeats = settings.repeats if draws else 1  # a method without draws gives the same answer every time
-    results = [predict(algorithm, embedded, seed, repeat) for repeat in range(repeats)]
-    if not all(probabilities.isfinite().all() for probabilities in results):
-        raise AstrayError(
-            "the model's probabilities are not finite: its training went astray. "
-            "Train again with a lower learning_rate or clip_norm=1."
-        )
+    found: dict[str, list[Tensor]] = {name: [] for name in MEASURES}
+    by_class = []
+    for repeat in range(repeats):  # one after the other: the probabilities of all would take memory
+        probabilities = predict(algorithm, embedded, seed, repeat)
+        if not probabilities.isfinite().all():
+            raise AstrayError(
+                "the model's probabilities are not finite: its training went astray. "
+                "Train again with a lower learning_rate or clip_norm=1."
+            )
+        for name, function in MEASURES.items():
+            found[name].append(function(probabilities, embedded.labels))
+        by_class.append(metrics.per_class_accuracy(probabilities, embedded.labels))
     record: dict[str, Any] = {"images": len(embedded.labels), "measured_by": _in_words(repeats, draws)}
-    for name, function in MEASURES.items():
-        values = torch.stack([function(probabilities, embedded.labels) for probabilities in results]).double()
+    for name, measured in found.items():
+        values = torch.stack(measured).double()
         deviation = values.std(correction=1) if repeats > 1 else torch.zeros(())
         record[name] = {"mean": values.mean().item(), "deviation": deviation.item()}
-    by_class = (
-        torch.stack([metrics.per_class_accuracy(p, embedded.labels) for p in results]).double().mean(dim=0)
-    )
-    record["per_class_accuracy"] = [None if math.isnan(value) else value for value in by_class.tolist()]
+    means = torch.stack(by_class).double().mean(dim=0)
+    record["per_class_accuracy"] = [None if math.isnan(value) else value for value in means.tolist()]
     return record
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from metavib.data.transforms import Preprocessing
 from metavib.errors import UserError
 from metavib.networks.backbone import Backbone
 from metavib.networks.backbones import BACKBONES, build_backbone
+from metavib.plain_values import made
 from metavib.randomness import key_of
 from metavib.run_directory import checksum, read_json
 from metavib.settings import Settings
@@ -98,9 +99,8 @@ def load_model(path: Path, device: torch.device) -> tuple[Algorithm, ModelDescri
         raise UserError(f"{folder} is no model that this version reads (format {FORMAT}).")
     try:
         sha256 = record.pop("sha256")
-        record = {name: tuple(v) if isinstance(v, list) else v for name, v in record.items()}
-        record["calibration"] = calibration_from(record.get("calibration"))
-        description = ModelDescription(**record)
+        calibration = calibration_from(record.pop("calibration", None))
+        description = replace(made(ModelDescription, record), calibration=calibration)
         config = algorithm_named(description.algorithm).Config(**description.method)
         backbone = BACKBONES[description.backbone]()
     except (KeyError, TypeError, ValueError, AttributeError) as error:

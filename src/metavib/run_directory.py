@@ -86,7 +86,7 @@ class RunDirectory:
             atomic.write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
 
     def read_log(self) -> list[dict[str, Any]]:
-        """The records of the training log; a last line cut off by a kill is passed over."""
+        """The records of the training log; a last line cut off by a kill is passed over, as is any nonsense."""
         return _read_lines(self.metrics)
 
     def read_information(self) -> list[dict[str, Any]]:
@@ -98,8 +98,10 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
     records = []
     if path.exists():
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            with contextlib.suppress(json.JSONDecodeError):
-                records.append(json.loads(line))
+            with contextlib.suppress(ValueError, RecursionError):
+                record = json.loads(line)
+                if isinstance(record, dict) and type(record.get("step")) is int:
+                    records.append(record)
     return records
 
 
@@ -114,7 +116,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_bytes())
     except FileNotFoundError as error:
         raise UserError(f"{path} is missing: {path.parent} is no finished run or model directory.") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
     if not isinstance(value, dict):
         raise UserError(f"{path} holds no JSON object.")

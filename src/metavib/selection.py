@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from metavib.averaging import Valley
 from metavib.optimization import Training
+from metavib.plain_values import made
 
 
 @dataclass
@@ -24,9 +24,9 @@ class RunState:
     valley: Valley = field(default_factory=Valley)  # of swad
 
     @classmethod
-    def restored(cls, values: Mapping[str, Any]) -> RunState:
-        """The state that `asdict` made plain."""
-        return cls(**{**values, "valley": Valley(**values["valley"])})
+    def restored(cls, values: Any) -> RunState:
+        """The state that `asdict` made plain. ValueError on anything else."""
+        return made(cls, values)
 
     @property
     def going(self) -> bool:

@@ -224,6 +224,7 @@ class _Training:
         checkpoints.save(self.folder, self._checkpoint(), self.identity)
         self.saved_step = self.program.done
 
+    @checkpoints.refused
     @torch.no_grad()
     def restore(self) -> tuple[str, ...]:
         """Go on from the newest checkpoint, if there is one; what is wrong with those that were passed over."""

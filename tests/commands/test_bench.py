@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from metavib.bench import measurements
+from metavib.bench import measurements, streaming
 
 TIMES = {"metavib": 2.0, "erm": 1.0, "backbone": 1.0, "plain_loop": 6.0}
 STEP = {"images": "3 x 8", "ms": TIMES, "metavib_over_erm": 2.0, "share_of_the_network_alone": 0.5}
@@ -24,12 +24,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Any, ...]]:
     """What the measurements were asked for; they answer at once."""
     calls: dict[str, tuple[Any, ...]] = {}
 
-    def answers(name: str, answer: Any) -> None:
+    def answers(name: str, answer: Any, module: Any = measurements) -> None:
         def measure(*arguments: Any, **options: Any) -> Any:
             calls[name] = (*arguments, options)
             return answer
 
-        monkeypatch.setattr(measurements, name, measure)
+        monkeypatch.setattr(module, name, measure)
 
     answers("against_plain_loop", STEP)
     answers("images_step", STEP)
@@ -39,6 +39,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Any, ...]]:
         {"images": "3 x 8", "one_run_ms": {"captured": 6.0, "eager": 12.0}, "by_runs": {"2": CURVE}},
     )
     answers("data_and_start", {"cores": 2, "cache_images_a_second": 900.0})
+    in_files = {
+        "images": "3 x 8",
+        "ms": {"in_memory": 9.0, "streamed": 10.0},
+        "share_of_the_rate_in_memory": 0.9,
+    }
+    answers("streamed", {"digits": in_files}, streaming)
     return calls
 
 
@@ -48,7 +54,9 @@ def test_the_record_goes_to_stdout_and_the_tables_to_people(
     status, out, err = metavib("bench", "--device", "cpu", "--json")
     assert status == 0
     record = json.loads(out)
-    assert {"metavib", "torch", "device", "digits", "images", "prediction", "stacked", "data"} == set(record)
+    assert {"metavib", "torch", "device", "digits", "images", "prediction", "stacked", "data"} < set(record)
+    assert record["streaming"]["digits"]["share_of_the_rate_in_memory"] == 0.9
+    assert "share of the rate in memory: 0.90" in err
     assert "metavib over erm: 2.00" in err
     assert any(line.split() == ["2", "3.00", "1.500", "4.0", "2.0"] for line in err.splitlines())
     assert "cache images a second: 900" in err

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from metavib.data import storage
 from metavib.data.storage import ImageStore, free_memory, joined
 from metavib.data.transforms import Preprocessing
+from metavib.errors import UserError
 
 CPU = torch.device("cpu")
 
@@ -116,3 +118,88 @@ def test_a_resident_store_is_a_copy(parts: list[np.ndarray]) -> None:
     for part in writable:
         part[:] = 0
     assert torch.equal(store.gather(torch.arange(8)), before)
+
+
+# --- images that do not fit -------------------------------------------------------------------------------
+
+
+def test_the_next_store_sees_what_the_last_one_took(
+    parts: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[ImageStore] = []
+    monkeypatch.setattr(storage, "free_memory", lambda device: 70 - sum(store.nbytes for store in taken))
+    stores = [ImageStore(parts, CPU) for _ in range(3)]  # 32 bytes each
+    found = []
+    for store in stores:
+        found.append(store.resident)
+        taken += [store] if store.resident else []
+    assert found == [True, False, False]
+
+
+def test_what_is_to_stay_in_files_stays_there(parts: list[np.ndarray]) -> None:
+    store = ImageStore(parts, CPU)
+    store.stay_in_files()
+    assert not store.resident
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("stored", [1, 3])
+@pytest.mark.parametrize("in_files", [True, False])
+def test_grey_and_colour_are_the_same_in_memory_in_files_and_in_any_batch(
+    tmp_path: Path, channels: int, stored: int, in_files: bool
+) -> None:
+    pixels = np.random.default_rng(1).integers(0, 256, (40, stored, 9, 9), dtype=np.uint8)
+    np.save(tmp_path / "a.npy", pixels)
+    part = np.load(tmp_path / "a.npy", mmap_mode="r") if in_files else pixels
+    whole = ImageStore([part], CPU, channels=channels, resident=True)
+    streamed = ImageStore([part], CPU, channels=channels, resident=False)
+    assert whole.tensor.shape == (40, channels, 9, 9)
+    assert whole.nbytes == whole.tensor.nbytes
+    for size in (1, 3, 40):
+        rows = torch.arange(39, -1, -1)
+        pieces = [streamed.gather(some) for some in rows.split(size)]
+        assert torch.equal(torch.cat(pieces), whole.gather(rows))
+
+
+def test_all_images_are_read_in_pieces(parts: list[np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    gather = ImageStore.gather_on_host
+    monkeypatch.setattr(storage, "READ_AT_ONCE", 12)  # three images
+    monkeypatch.setattr(
+        ImageStore,
+        "gather_on_host",
+        lambda own, rows, into: asked.append(len(rows)) or gather(own, rows, into),
+    )
+    store = ImageStore(parts, CPU, resident=True)
+    assert torch.equal(store.tensor, torch.from_numpy(np.concatenate(parts)))
+    assert asked == [3, 3, 2]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_batches_that_were_read_stay_as_they_are_while_others_come(tmp_path: Path, dtype: type) -> None:
+    np.save(tmp_path / "a.npy", np.arange(36, dtype=dtype).reshape(9, 1, 2, 2))
+    part = np.load(tmp_path / "a.npy", mmap_mode="r")
+    preprocessing, rows = Preprocessing(2, 1, (0.0,), (1.0,)), torch.tensor([8, 1, 4, 4, 0, 7, 2])
+    found = []
+    for resident in (True, False):
+        store = ImageStore([part], CPU, resident=resident)
+        batches = list(store.batches(rows, rows, preprocessing, size=2))  # all of them are kept
+        found.append(torch.cat([batch.images for batch in batches]))
+    assert torch.equal(*found)
+
+
+def test_reading_ends_with_whoever_reads(parts: list[np.ndarray]) -> None:
+    store, rows = ImageStore(parts, CPU, resident=False), torch.arange(8)
+    batches = store.batches(rows, rows, Preprocessing(2, 1, (0.0,), (1.0,)), size=1)
+    next(batches)
+    batches.close()  # its thread ends too
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("metavib-images")]
+
+
+def test_an_unreadable_file_is_an_error_where_its_images_are_needed(parts: list[np.ndarray]) -> None:
+    store, rows = ImageStore(parts, CPU, resident=False), torch.arange(8)
+    batches = store.batches(rows, rows, Preprocessing(2, 1, (0.0,), (1.0,)), size=1)
+    next(batches)
+    Path(parts[2].filename).write_bytes(b"")
+    with pytest.raises(UserError, match="shorter than it was"):
+        list(batches)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from metavib import __version__
-from metavib.bench import measurements
+from metavib.bench import measurements, streaming
 from metavib.device import resolve_device
 from metavib.errors import UserError
 from metavib.terminal import say, table
@@ -43,6 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
     widths = [width for width in WIDTHS if width <= widest]
     record["stacked"] = measurements.stacked(device, widths, 256 if gpu else 64, rounds=rounds)
     _show_curve(record["stacked"])
+    record["streaming"] = streaming.streamed(device, {"digits": 256, "squeezenet": images}, 60, rounds=rounds)
+    for network, measured in record["streaming"].items():
+        _show(f"images in files against images in memory, {network}", measured)
     record["data"] = measurements.data_and_start(280 if arguments.quick else 1400)
     say("\ndata and start")
     for name, value in record["data"].items():

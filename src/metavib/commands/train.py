@@ -135,7 +135,7 @@ def usual_place(experiment: Experiment) -> Path:
 def resume_command(arguments: argparse.Namespace, out: Path) -> str:
     """The shortest command that goes on with a run."""
     words = ["metavib", "train", "--out", str(out)]
-    for name in ("data", "device"):
+    for name in ("data", "memory", "device"):
         if getattr(arguments, name) not in (None, "auto"):
             words += [f"--{name}", getattr(arguments, name)]
     return shlex.join(words + (["--skip-bad"] if arguments.skip_bad else []))

@@ -29,6 +29,7 @@ try:
 except ModuleNotFoundError:  # Windows: two processes may build the same entry; the rename stays atomic
     fcntl = None  # type: ignore[assignment]
 
+_AT_A_TIME = 10_000  # files
 _FORMAT_VERSION = 1  # changes whenever the same bytes would give other pixels
 
 
@@ -66,6 +67,10 @@ def decoded(
     except OSError as error:  # of the cache only: a file that cannot be read is a BadImage
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             problem = "is on a disk that is full"
+        elif error.errno == errno.ENOMEM:
+            raise UserError(
+                f"the image cache {folder} cannot be mapped: raise the limit of 'ulimit -v'."
+            ) from error
         else:
             problem = f"cannot be used ({error.strerror})"
         raise UserError(
@@ -91,7 +96,9 @@ def _load(entry: Path, size: int) -> DomainImages | None:
             return None
         pixels = np.memmap(entry / "pixels.bin", dtype=np.uint8, mode="r", shape=shape)
         return DomainImages(pixels, tuple(index["kept"]), tuple(index["digests"]), tuple(index["skipped"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+            raise  # there is one, and a limit of the process on what it maps (ulimit -v) keeps it out
         return None
 
 
@@ -141,8 +148,11 @@ def _digests(root: Path, names: Sequence[str]) -> list[str]:
         except images.BadImage as bad:
             return str(bad)
 
+    found: list[str] = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(digest, names))
+        for start in range(0, len(names), _AT_A_TIME):  # what is handed over and not begun takes memory too
+            found.extend(pool.map(digest, names[start : start + _AT_A_TIME]))
+    return found
 
 
 def _file_times(path: Path) -> tuple[int, ...]:

@@ -134,6 +134,12 @@ class EpisodeSampler:
         self.episode_keys = torch.tensor([key_of(seed, "episode") for seed in seeds], device=where)
         self.augmentation_keys = torch.tensor([key_of(seed, "augmentation") for seed in seeds], device=device)
 
+    @property
+    def bytes_a_step(self) -> int:
+        """What the stored images of one step take, of all runs."""
+        images = len(self.episode_keys) * self.domains * self.images
+        return images * self.store.nbytes // len(self.store)
+
     def draw(self, step: int) -> Episode:
         """The episode of a step of the one run that there is. Samples are drawn with replacement."""
         assert len(self.episode_keys) == 1
@@ -141,7 +147,7 @@ class EpisodeSampler:
         return Episode(*(Samples(*(values[0] for values in samples)) for samples in stacked))
 
     def drawn(self, step: int | Int[Tensor, ""], into: Tensor | None = None) -> Drawn:
-        """The images of a step; from memory maps they are read into `into` where it is given."""
+        """The images of a step; from files they are read into `into` where it is given."""
         position, domains = self._positions(step)
         rows = self.rows[position.flatten()]
         if self.store.resident:

@@ -25,7 +25,8 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF")
 MAX_PIXELS = 100_000_000
 MAX_BYTES = 200_000_000
-_AHEAD = 256  # files decoded before the first of them is taken; bounds the memory
+_AHEAD = 256  # files decoded before the first of them is taken, at most
+_AHEAD_BYTES = 64 << 20  # what they may take
 
 _pillow_limit = threading.Lock()
 
@@ -56,6 +57,10 @@ def read(path: Path, name: str) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise BadImage(name, f"cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        if isinstance(error, BadImage):
+            raise
+        raise BadImage(name, "has a name that no file can have") from error  # with a zero byte in it
 
 
 def describe(data: bytes, name: str) -> tuple[int, int, str]:
@@ -93,7 +98,8 @@ def decode_all(root: Path, names: Sequence[str], size: int) -> Generator[Row]:
     # Pillow releases the GIL while it decodes. Its warnings are about metadata that is not used here.
     with ThreadPoolExecutor(os.cpu_count()) as pool, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        while batch := list(itertools.islice(remaining, _AHEAD)):
+        ahead = max(2 * (os.cpu_count() or 1), min(_AHEAD, _AHEAD_BYTES // (3 * size * size)))
+        while batch := list(itertools.islice(remaining, ahead)):
             yield from pool.map(attempt, batch)
 
 

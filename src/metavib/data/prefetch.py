@@ -1,4 +1,4 @@
-"""Images that do not fit on the device, read ahead from their memory maps by a thread."""
+"""Images that do not fit on the device, read ahead from their files by a thread."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 
 from metavib.data.episodes import Drawn, EpisodeSampler
+from metavib.memory import free_memory_of_host, give_back_if_short
 
-AHEAD = 3  # episodes that are read while one is trained on
+AHEAD = 3  # episodes that are read while one is trained on, where memory is not short
+SHARE_OF_FREE_MEMORY = 0.25  # what they may take
 
 
 class Prefetcher:
@@ -18,14 +20,16 @@ class Prefetcher:
         self.sampler, self.steps = sampler, steps
         self.next_step = first_step
         self.locked = sampler.device.type == "cuda"
-        self.buffers: list[torch.Tensor | None] = [None] * (AHEAD + 2)
-        self.sending: list[torch.cuda.Event | None] = [None] * (AHEAD + 2)
+        self.ahead = _ahead(sampler.bytes_a_step)
+        self.buffers: list[torch.Tensor | None] = [None] * (self.ahead + 2)
+        self.sending: list[torch.cuda.Event | None] = [None] * (self.ahead + 2)
         self.pool = ThreadPoolExecutor(1, thread_name_prefix="metavib-images")
         self.waiting: dict[int, Future[Drawn]] = {}
 
     def next(self) -> Drawn:
         """The images of the next step."""
-        for step in range(self.next_step, min(self.next_step + AHEAD + 1, self.steps)):
+        give_back_if_short()
+        for step in range(self.next_step, min(self.next_step + self.ahead + 1, self.steps)):
             if step not in self.waiting:
                 self.waiting[step] = self.pool.submit(self._read, step)
         drawn = self.waiting.pop(self.next_step).result()
@@ -49,3 +53,9 @@ class Prefetcher:
             drawn = Drawn(drawn.pixels.pin_memory(), *drawn[1:])
         self.buffers[place] = drawn.pixels
         return drawn
+
+
+def _ahead(bytes_a_step: int) -> int:
+    """How many episodes there is room for, beside the one that is trained on and the one whose copy goes on."""
+    room = int(SHARE_OF_FREE_MEMORY * free_memory_of_host() / max(1, bytes_a_step)) - 2
+    return max(1, min(AHEAD, room))

@@ -15,7 +15,7 @@ from metavib.data.dataset import Dataset, DomainImages, Listing, Progress
 from metavib.data.episodes import Source
 from metavib.data.splits import Split, separate
 from metavib.data.storage import Batch, ImageStore
-from metavib.data.transforms import Preprocessing, with_channels
+from metavib.data.transforms import Preprocessing
 from metavib.errors import UserError
 
 
@@ -67,7 +67,7 @@ def open_sources(
         row_of = {position: len(labels) + row for row, position in enumerate(images.kept)}
         labels.extend(_labels(dataset.listing(domain), images, split))
         digests.extend(images.digests)
-        opened.append(with_channels(images.pixels, preprocessing.channels))
+        opened.append(images.pixels)
         skipped.extend(images.skipped)
         train.append([row_of[position] for position in split.train[domain] if position in row_of])
         validation.extend(row_of[position] for position in split.validation[domain] if position in row_of)
@@ -84,7 +84,7 @@ def open_sources(
         "content": _content(digests),
     }
     validation = [validation[index] for index in apart]
-    store = ImageStore(opened, device)
+    store = ImageStore(opened, device, channels=preprocessing.channels)
     return Sources(
         Source(store, preprocessing, train, labels, len(split.classes)),
         _labelled_rows(store, preprocessing, validation, [labels[row] for row in validation]),
@@ -119,7 +119,7 @@ def open_target(
             f"no image of {split.target!r} is left to test on: all are copies of source images or bad."
         )
     labels = _labels(dataset.listing(split.target), images, split)
-    store = ImageStore([with_channels(images.pixels, preprocessing.channels)], device)
+    store = ImageStore([images.pixels], device, channels=preprocessing.channels)
     return _labelled_rows(store, preprocessing, rows, [labels[row] for row in rows]), record
 
 

@@ -1,4 +1,4 @@
-"""Decoded images where training can reach them: on the device where they fit, else in their memory maps.
+"""Decoded images where training can reach them: on the device where they fit, else in the files of the cache.
 
 They are bytes, or floats where an array of such was given: images in [0, 1], or features, which are images of one
 pixel with as many channels.
@@ -7,18 +7,21 @@ pixel with as many channels.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from metavib.data.transforms import Preprocessing
+from metavib.data.row_file import RowFile, file_under
+from metavib.data.transforms import Preprocessing, with_channels
+from metavib.memory import free_memory_of_host, give_back_if_short
 from metavib.shapes import Float, Int, Num
 
 SHARE_OF_FREE_MEMORY = 0.5  # what resident images may take; the rest is the network's
+READ_AT_ONCE = 64 << 20  # bytes, on their way to where they stay
 
 
 class Batch(NamedTuple):
@@ -32,27 +35,51 @@ class ImageStore:
     """The images of several domains, one after the other, gathered by position."""
 
     def __init__(
-        self, parts: Sequence[np.ndarray], device: torch.device, *, resident: bool | None = None
+        self,
+        parts: Sequence[np.ndarray],
+        device: torch.device,
+        *,
+        channels: int | None = None,
+        resident: bool | None = None,
     ) -> None:
+        """`channels` are what the network wants; grey and colour are changed into one another as they are read."""
         self.device = device
         self.parts = list(parts)
         self.ends = np.cumsum([len(part) for part in parts])
-        if resident is None:
-            resident = sum(part.nbytes for part in parts) <= SHARE_OF_FREE_MEMORY * free_memory(device)
+        self.shape = (channels or parts[0].shape[1], *parts[0].shape[2:])
         self._resident = resident
         self._tensor: Tensor | None = None
+        self._files: list[RowFile | None] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all images."""
+        return len(self) * math.prod(self.shape) * self.parts[0].itemsize
 
     @property
     def resident(self) -> bool:
-        """Whether the images lie on the device as a whole."""
+        """Whether the images lie on the device as a whole: where they take no more than half of what is free.
+
+        It is decided when it is first asked, and then they are put there, so that whoever asks next sees what is
+        still free.
+        """
+        if self._resident is None:
+            self._resident = self.nbytes <= SHARE_OF_FREE_MEMORY * free_memory(self.device)
+            if self._resident:
+                self._tensor = self._read_all()
         return self._resident
+
+    def stay_in_files(self) -> None:
+        """Read images as they are needed, whether or not there is room for all of them."""
+        assert self._resident is None, "it is decided already"
+        self._resident = False
 
     @property
     def tensor(self) -> Num[Tensor, "images channels height width"]:
         """All images, on the device; put there when they are first needed."""
-        assert self._resident
+        assert self.resident
         if self._tensor is None:
-            self._tensor = torch.from_numpy(np.concatenate(self.parts)).to(self.device)
+            self._tensor = self._read_all()
         return self._tensor
 
     def __len__(self) -> int:
@@ -67,16 +94,26 @@ class ImageStore:
     def gather_on_host(
         self, rows: Int[Tensor, "batch"], into: Tensor | None = None
     ) -> Num[Tensor, "batch channels height width"]:
-        """The images at these positions, read from their memory maps."""
+        """The images at these positions, read from their files where they have some."""
+        if self._files is None:
+            self._files = [file_under(part) for part in self.parts]
         wanted = rows.numpy()
         if into is None:
-            into = torch.from_numpy(np.empty((len(wanted), *self.parts[0].shape[1:]), self.parts[0].dtype))
+            into = self._room(len(wanted))
         pixels = into.numpy()
         start = 0
-        for part, end in zip(self.parts, self.ends, strict=True):
+        for part, file, end in zip(self.parts, self._files, self.ends, strict=True):
             here = np.flatnonzero((wanted >= start) & (wanted < end))
-            pixels[here] = part[wanted[here] - start]
+            own = wanted[here] - start
             start = end
+            if file is None:
+                pixels[here] = with_channels(part[own], self.shape[0])
+            elif part.shape[1:] == self.shape:
+                file.read(own, pixels, here)
+            else:
+                read = np.empty((len(own), *part.shape[1:]), part.dtype)
+                file.read(own, read, np.arange(len(own)))
+                pixels[here] = with_channels(read, self.shape[0])
         return into
 
     def batches(
@@ -88,12 +125,52 @@ class ImageStore:
     ) -> Iterator[Batch]:
         """The images at these positions as the network wants them, so many at a time, never augmented."""
         size = size or self._batch_size()
-        for some_rows, some_labels in zip(rows.split(size), labels.split(size), strict=True):
-            yield Batch(preprocessing(self.gather(some_rows)), some_labels)
+        pixels = self._gathered(rows.split(size))
+        for some, some_labels in zip(pixels, labels.split(size), strict=True):
+            yield Batch(preprocessing(some), some_labels)
+
+    def _gathered(self, batches: Sequence[Tensor]) -> Iterator[Tensor]:
+        """The images of batch after batch; where they are read from files, the next one while one is used."""
+        if self.resident or len(batches) == 1:
+            yield from (self.gather(rows) for rows in batches)
+            return
+        # Two places, read into in turn: fresh memory for each batch leaves holes between what is kept of them.
+        rooms = [self._room(len(batches[0])) for _ in range(2)]
+
+        def read(number: int) -> Tensor:
+            rows = batches[number].cpu()
+            return self.gather_on_host(rows, rooms[number % 2][: len(rows)])
+
+        with ThreadPoolExecutor(1, thread_name_prefix="metavib-images") as reader:
+            coming = reader.submit(read, 0)
+            for number in range(len(batches)):
+                give_back_if_short()
+                arrived = coming.result()
+                if number + 1 < len(batches):
+                    coming = reader.submit(read, number + 1)
+                # Bytes are copied when they become numbers; what is kept as it is must not be read over.
+                yield arrived.to(self.device, copy=arrived.is_floating_point())
+
+    def _room(self, images: int) -> Tensor:
+        """Memory of the host for so many images."""
+        return torch.from_numpy(np.empty((images, *self.shape), self.parts[0].dtype))
+
+    def _read_all(self) -> Tensor:
+        """All images in one tensor on the device, without a second copy of them on the way."""
+        whole = torch.empty((len(self), *self.shape), dtype=self._room(0).dtype, device=self.device)
+        at_once = max(1, READ_AT_ONCE * len(self) // max(1, self.nbytes))
+        for start in range(0, len(self), at_once):
+            rows = torch.arange(start, min(start + at_once, len(self)))
+            place = whole[start : start + at_once]
+            if self.device.type == "cpu":
+                self.gather_on_host(rows, place)
+            else:
+                place.copy_(self.gather_on_host(rows))
+        return whole
 
     def _batch_size(self) -> int:
         """Images that pass through the network at a time: a GPU wants many, and all want fewer large ones."""
-        values = math.prod(self.parts[0].shape[1:])
+        values = math.prod(self.shape)
         if self.device.type == "cpu":
             return min(max(2**23 // values, 16), 256)  # 256 photographs would take gigabytes of maps
         return min(max(2**25 // values, 64), 4096)
@@ -110,13 +187,11 @@ def joined(stores: Sequence[ImageStore]) -> tuple[ImageStore, list[Int[np.ndarra
                 starts[id(part)] = sum(len(other) for other in parts.values())
                 parts[id(part)] = part
         places.append(np.concatenate([starts[id(p)] + np.arange(len(p)) for p in store.parts]))
-    return ImageStore(list(parts.values()), stores[0].device), places
+    return ImageStore(list(parts.values()), stores[0].device, channels=stores[0].shape[0]), places
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that are free on the device."""
+    """Bytes that are free on the device; of the host, what the process may take (`metavib.memory`)."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return 4 << 30  # unknown: a modest machine
+    return free_memory_of_host()

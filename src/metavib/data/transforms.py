@@ -110,7 +110,7 @@ def prepare(
 
 def _scaled(stored: Tensor) -> Tensor:
     """Bytes as numbers in [0, 1]; floats as they are."""
-    return stored if stored.is_floating_point() else stored.to(torch.float32) / 255.0
+    return stored if stored.is_floating_point() else stored.to(torch.float32).div_(255.0)
 
 
 def _widest(settings: Augmentation) -> float:
@@ -180,5 +180,7 @@ def with_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
         return pixels
     if channels == 3:
         return np.repeat(pixels, 3, axis=1)
+    # Number by number: a matrix product rounds by how many images there are, and streamed ones come in batches.
+    red, green, blue = (pixels[:, [channel]].astype(np.float32) for channel in range(3))
     weights = np.array(GREY_WEIGHTS, dtype=np.float32)
-    return np.rint(np.tensordot(pixels, weights, axes=(1, 0))[:, None]).astype(np.uint8)
+    return np.rint(red * weights[0] + green * weights[1] + blue * weights[2]).astype(np.uint8)

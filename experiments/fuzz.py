@@ -1,0 +1,165 @@
+"""`make fuzz`: bad input by the thousand, in bounded time; the counts go to results/fuzz.json.
+
+    python experiments/fuzz.py --seconds 540 --seed 0 --record results/fuzz.json
+
+Every kind of input has a process of its own, so that even a crash is only a failure of its kind. What the judge
+calls a failure is printed with its call; the same seed makes the same cases, as many as there is time for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from fuzzing.judge import Judge, Verdicts, until
+from fuzzing.kinds import KINDS
+from fuzzing.place import Place, made_place, stopped_at_once
+
+import metavib
+
+ALL = ("command lines", *KINDS, "processes")
+SHARES = {
+    "command lines": 3,
+    "images": 2,
+    "configurations": 2,
+    "models": 2,
+    "processes": 2,
+}  # of the time; else 1
+ADDRESS_SPACE = 8 << 30  # beyond what torch maps: what asks for more is told that there is no memory
+
+
+def main() -> int:
+    """Fuzz, print, record. The status is 1 where anything failed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=540.0, help="for everything (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=100_000, help="of each kind, at most")
+    parser.add_argument(
+        "--kinds", nargs="+", default=list(ALL), choices=ALL, metavar="KIND", help=", ".join(ALL)
+    )
+    parser.add_argument("--here", action="store_true", help="all kinds in this process")
+    parser.add_argument("--record", help="where the counts go")
+    arguments = parser.parse_args()
+    if arguments.here:
+        found = fuzzed(arguments.kinds, arguments.seed, arguments.count, arguments.seconds)
+    else:
+        found = in_processes(arguments)
+    show(found)
+    if arguments.record:
+        words = (
+            sys.argv[1:]
+            if arguments.here
+            else ["--seconds", f"{arguments.seconds:g}", "--seed", str(arguments.seed)]
+        )
+        record = {"command": " ".join(["python", "experiments/fuzz.py", *words]), **found}
+        Path(arguments.record).write_text(json.dumps(record, indent=1) + "\n")
+    return 1 if found["failed"] else 0
+
+
+def in_processes(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Each kind in a process of its own, one after the other; their counts together."""
+    whole: dict[str, Any] = {"seed": arguments.seed, "cases": 0, "failed": 0, "kinds": {}, "failures": []}
+    total = sum(SHARES.get(kind, 1) for kind in arguments.kinds)
+    for kind in arguments.kinds:
+        seconds = arguments.seconds * SHARES.get(kind, 1) / total
+        with tempfile.TemporaryDirectory() as folder:
+            record = Path(folder) / "record.json"
+            command = [sys.executable, __file__, "--here", "--kinds", kind, "--seed", str(arguments.seed)]
+            command += ["--count", str(arguments.count), "--seconds", str(seconds), "--record", str(record)]
+            ended = subprocess.run(command, check=False, stdout=subprocess.DEVNULL)  # noqa: S603
+            if record.exists():
+                part = json.loads(record.read_text())
+                whole["cases"] += part["cases"]
+                whole["failed"] += part["failed"]
+                whole["kinds"] |= part["kinds"]
+                whole["failures"] += part["failures"]
+            else:
+                whole["failed"] += 1
+                what = (
+                    signal.strsignal(-ended.returncode)
+                    if ended.returncode < 0
+                    else f"status {ended.returncode}"
+                )
+                whole["failures"].append({"kind": kind, "wrong": [f"the process ended by {what}"]})
+        print(f"{kind}: {whole['kinds'].get(kind)}", file=sys.stderr)
+    return whole
+
+
+def fuzzed(kinds: list[str], seed: int, count: int, seconds: float) -> dict[str, Any]:
+    """These kinds in this process."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with made_place() as place:
+        judge = Judge(place.root)
+        mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + ADDRESS_SPACE,) * 2)
+        total = sum(SHARES.get(kind, 1) for kind in kinds)
+        deadline = time.monotonic()
+        for kind in kinds:
+            deadline += seconds * SHARES.get(kind, 1) / total
+            drawn = random.Random(f"{seed} {kind}")  # noqa: S311
+            if kind == "processes":
+                processes(judge, place, drawn, count, deadline)
+                continue
+            with stopped_at_once(after=3):
+                if kind == "command lines":
+                    from fuzzing.command_lines import command_lines
+
+                    command_lines(judge, place, seed, count, deadline)
+                    continue
+                for _ in until(deadline, count):
+                    KINDS[kind](judge, place, drawn)
+    return record_of(judge.verdicts, seed)
+
+
+class _Started:
+    """Stands for a judge: what a kind would call here is called in a process of its own."""
+
+    def __init__(self, judge: Judge) -> None:
+        self.judge = judge
+
+    def call(self, kind: str, arguments: list[str], **_: Any) -> None:
+        """Start it."""
+        if not any("\0" in argument for argument in arguments):  # no process can be given such
+            here = str(Path(metavib.__file__).parents[1])  # and not another one that is installed
+            self.judge.start("processes", arguments, dict(os.environ) | {"PYTHONPATH": here})
+
+
+def processes(judge: Judge, place: Place, drawn: random.Random, count: int, deadline: float) -> None:
+    """Cases of all other kinds as real processes, with nothing patched; without those that could last."""
+    short = [kind for name, kind in KINDS.items() if name not in ("configurations", "runs")]
+    for number in until(deadline, count):
+        short[number % len(short)](_Started(judge), place, drawn)  # type: ignore[arg-type]
+
+
+def record_of(verdicts: Verdicts, seed: int) -> dict[str, Any]:
+    """Plain counts."""
+    kinds = {
+        kind: {"cases": n, "endings": dict(verdicts.endings[kind])} for kind, n in verdicts.cases.items()
+    }
+    cases = sum(verdicts.cases.values())
+    failures = {"failed": verdicts.failed, "failures": verdicts.failures}
+    return {"seed": seed, "cases": cases, "kinds": kinds, **failures}
+
+
+def show(found: dict[str, Any]) -> None:
+    """Counts, and every failure with its call."""
+    for failure in found["failures"]:
+        print(json.dumps(failure, indent=1))
+    for kind, own in found["kinds"].items():
+        endings = ", ".join(f"{ending}: {count}" for ending, count in sorted(own["endings"].items()))
+        print(f"{kind:16} {own['cases']:6}   {endings}")
+    print(f"{found['cases']} cases, {found['failed']} failed")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
