@@ -1,12 +1,13 @@
 """SIGKILL at random moments: a command is killed and called again until it has done its work, then compared.
 
-A moment is drawn from the whole life of the process, or from the part of it in which it writes: both as long as an
-undisturbed one was measured to take. A process that ends before its moment has come is compared, and the next one
-begins in a new folder.
+A moment is drawn from the whole life of the process, from the part of it in which it writes (both as long as an
+undisturbed one was measured to take), or from the moments in which a file is half written. A process that ends
+before its moment has come is compared, and the next one begins in a new folder.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -50,7 +51,7 @@ KINDS: dict[str, Kind] = {
     "writing checkpoints": Kind(
         # Large ones after every step: there is hardly a moment without a file half written.
         lambda workshop, folder: workshop.training(
-            folder / "run", "--checkpoint-seconds", "0", "--set", "latent_width=512", steps=30
+            folder / "run", "--checkpoint-seconds", "0", "--set", "latent_width=256", steps=30
         )
     ),
     "reporting": Kind(report_command),
@@ -137,13 +138,8 @@ class _Campaign:
         command = self._command(self.folder, cold=cold).start()
         if cold:
             time.sleep(self.chance.uniform(0, COLD_SECONDS))
-        elif self.chance.random() < 0.5:
-            self._wait(command, command.began + self.chance.uniform(0, self.life))
         else:
-            before = _signs(self.folder)
-            while command.status is None and _signs(self.folder) == before:
-                time.sleep(0.001)
-            self._wait(command, time.monotonic() + self.chance.uniform(0, self.writing))
+            self._wait_for_the_moment(command)
         self.tally.resumptions += self.killed_here > 0
         status = command.kill()
         if status != -signal.SIGKILL:
@@ -159,6 +155,26 @@ class _Campaign:
         self.tally.damaged += len(damage)
         self.tally.lost += len(lost)
         self.tally.complaints += (*damage[:3], *lost[:3])
+
+    def _wait_for_the_moment(self, command: Command) -> None:
+        """Any in the life of the process, any from its first write on, or any in which a file is half written."""
+        before, halves = _signs(self.folder), set(half_written(self.folder))
+
+        def wait(going_on: Callable[[], bool]) -> None:
+            while command.status is None and going_on():
+                time.sleep(0.0005)
+
+        draw = self.chance.uniform
+        phase = self.chance.randrange(3)
+        if phase == 0:
+            moment = command.began + draw(0, self.life)
+            wait(lambda: time.monotonic() < moment)
+            return
+        wait(lambda: _signs(self.folder) == before)
+        moment = time.monotonic() + draw(0, self.writing)
+        wait(lambda: time.monotonic() < moment)
+        if phase == 2:
+            wait(lambda: set(half_written(self.folder)) <= halves)
 
     def finish(self) -> None:
         """Let the last one do its work in peace."""
@@ -190,15 +206,11 @@ class _Campaign:
         said = self.workshop.root / "said"
         return Command(self.kind.command(self.workshop, folder), said, {"METAVIB_CACHE": str(cache)}, cold)
 
-    @staticmethod
-    def _wait(command: Command, moment: float) -> None:
-        while command.status is None and time.monotonic() < moment:
-            time.sleep(0.0005)
-
 
 def _signs(folder: Path) -> list[tuple[str, int]]:
     """What changes as soon as anything in the folder is written."""
     found = []
     for path, _, files in os.walk(folder):
-        found += [(path, os.stat(path).st_mtime_ns), *((file, 0) for file in files)]
+        with contextlib.suppress(FileNotFoundError):  # gone again
+            found += [(path, os.stat(path).st_mtime_ns), *((file, 0) for file in files)]
     return found

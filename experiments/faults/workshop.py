@@ -169,7 +169,12 @@ def left_in(folder: Path) -> dict[str, str]:
 
 def half_written(folder: Path) -> list[Path]:
     """What a killed process was just writing."""
-    return [*folder.rglob(".*.part"), *folder.rglob("*.partial")]
+    return [
+        Path(path) / name
+        for path, folders, files in os.walk(folder)
+        for name in (*folders, *files)
+        if name.endswith((".part", ".partial"))
+    ]
 
 
 def checkpoint_steps(folder: Path) -> dict[str, int]:
