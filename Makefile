@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 QUICKLY := --quiet --quiet -o Acquire::Retries=0 -o Acquire::http::Timeout=20
 
-.PHONY: help install demo test browser check fuzz docs format lint types clean
+.PHONY: help install demo test browser check chaos fuzz docs format lint types clean
 
 help:
 	@echo "make demo   train and compare four methods on handwritten digits (4 minutes)"
@@ -13,6 +13,7 @@ help:
 	@echo "make check  format, lint, types, tests"
 	@echo "make browser install chromium for the tests that open pages (make test does it for root)"
 	@echo "make fuzz   bad input by the thousand (10 minutes); counts go to results/fuzz.json"
+	@echo "make chaos  100 kills, full disks, clocks that jump: what docs/reliability.md tells of (15 minutes)"
 	@echo "make docs   fill in the documents' tables from results/"
 
 # Runs again only where pyproject.toml changed.
@@ -49,6 +50,9 @@ fuzz: $(INSTALLED)
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/tables.py
+
+chaos: $(INSTALLED)
+	$(BIN)/python experiments/chaos.py --out results/chaos.json
 
 check: format lint types test
 

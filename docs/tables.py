@@ -400,6 +400,61 @@ def fuzzing() -> str:
     return markdown(["input", "cases", *endings.values(), "failed"], rows)
 
 
+def kills() -> str:
+    """What SIGKILLs at random moments came to."""
+    rows = []
+    counted = ("kills", "caught_writing", "resumptions", "finished", "damaged", "lost", "refused")
+    found = record("chaos")["kills"]
+    for name, own in found.items():
+        same = "yes" if own["identical"] else "no"
+        rows.append([name, *(str(own[what]) for what in counted), same, f"{own['seconds']:.0f}"])
+    totals = [str(sum(own[what] for own in found.values())) for what in counted]
+    same = "yes" if all(own["identical"] for own in found.values()) else "no"
+    rows.append(["all", *totals, same, f"{sum(own['seconds'] for own in found.values()):.0f}"])
+    header = ["kills", "in the middle of a file", "called again", "finished", "damaged", "lost", "errors"]
+    return markdown(["", *header, "identical", "s"], rows)
+
+
+def disk_faults() -> str:
+    """What a write without room, or without permission, came to."""
+    rows = []
+    for name, own in record("chaos")["disks"].items():
+        fault, _, write = name.partition(", ")
+        if own["skipped"]:
+            rows.append([write, fault, f"not tried: {own['skipped']}", "", "", ""])
+            continue
+        counts = [str(own["damaged"]), str(own["left_behind"])]
+        ends = "identical" if own["goes_on"] and own["identical"] else "differs"
+        rows.append([write, fault, f"`{own['said'].removeprefix('metavib: ')}`", *counts, ends])
+    return markdown(["write", "fault", "the one error", "damaged", "left behind", "called again"], rows)
+
+
+def two_processes() -> str:
+    """What a second process was told."""
+    rows = []
+    for name, own in record("chaos")["two_processes"].items():
+        what = "refused, nothing touched" if own.get("refused") and own.get("untouched") else "waits"
+        rows.append([name, what if own["survived"] else "not as it should be", "goes on"])
+    return markdown(["the second is told", "while the first lives", "once it is killed"], rows)
+
+
+def clock_jumps() -> str:
+    """What a clock that jumps did to a run."""
+    rows = []
+    for name, own in record("chaos")["clocks"].items():
+        rows.append([name, own.get("skipped") or ("identical" if own["survived"] else "differs")])
+    return markdown(["", "what was left"], rows)
+
+
+def chaos_machine() -> str:
+    """Where, how long, and of which revision."""
+    own = record("chaos")
+    return (
+        f"Revision `{own['revision']}`, seed {own['seed']}, {own['cores']} cores with a load average of "
+        f"{own['load_average']:.1f} (more than the cores: others were at work too), {own['seconds'] / 60:.0f} minutes."
+    )
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "demo": demo,
     "rotated-mnist": whole_table,
@@ -430,6 +485,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "fuzzing": fuzzing,
     "serving": serving,
     "serving latency": serving_latency,
+    "kills": kills,
+    "disk faults": disk_faults,
+    "two processes": two_processes,
+    "clock jumps": clock_jumps,
+    "chaos machine": chaos_machine,
 }
 
 

@@ -1,7 +1,9 @@
 """Files are there whole or not at all."""
 
 import errno
+import fcntl
 import os
+import resource
 
 import pytest
 
@@ -84,6 +86,71 @@ def test_a_lock_is_held_by_one_and_free_afterwards(tmp_path):
         pass
     with lock():
         pass
+
+
+def test_a_lock_whose_file_was_removed_does_not_count(tmp_path):
+    path = tmp_path / "folder" / "lock"
+
+    def lock():
+        return atomic.locked(path, "taken")
+
+    with lock():
+        path.unlink()
+        with lock(), pytest.raises(UserError, match="taken"), lock():
+            pass
+
+
+def test_a_lock_file_that_vanishes_again_and_again_is_somebody_elses(tmp_path):
+    (tmp_path / "lock").symlink_to(tmp_path / "nowhere" / "lock")
+    with pytest.raises(UserError, match="taken"), atomic.locked(tmp_path / "lock", "taken"):
+        pass
+
+
+def test_a_file_system_without_locks_is_not_taken_for_a_second_process(tmp_path, monkeypatch):
+    def refuse(file, how):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(UserError, match="No locks available"), atomic.locked(tmp_path / "lock", "taken"):
+        pass
+    atomic.write_bytes(tmp_path / "file", b"content")
+    assert (tmp_path / "file").read_bytes() == b"content"
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_write_and_what_a_living_one_writes_stays(tmp_path):
+    abandoned, held = tmp_path / ".file.aaaaaaaa.part", tmp_path / ".file.bbbbbbbb.part"
+    others = [tmp_path / name for name in (".file2.aaaaaaaa.part", ".file.part", "file.aaaaaaaa.part")]
+    for path in (abandoned, held, *others):
+        path.touch()
+    with held.open() as living:
+        fcntl.flock(living, fcntl.LOCK_EX)
+        atomic.write_bytes(tmp_path / "file", b"content")
+    assert set(tmp_path.iterdir()) == {tmp_path / "file", held, *others}
+
+
+def test_a_writer_whose_file_was_taken_for_abandoned_writes_another(tmp_path, monkeypatch):
+    flock = fcntl.flock
+
+    def remove_first(descriptor, how):
+        monkeypatch.setattr(fcntl, "flock", flock)
+        (tmp_path / os.readlink(f"/proc/self/fd/{descriptor}")).unlink()
+
+    monkeypatch.setattr(fcntl, "flock", remove_first)
+    atomic.write_bytes(tmp_path / "file", b"content")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"content")]
+
+
+def test_a_process_is_allowed_as_many_locks_as_it_needs():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
+        atomic.allow_locks(10)
+        enough = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        atomic.allow_locks(5)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (enough, hard)
+        assert 10 < enough <= 1000
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):

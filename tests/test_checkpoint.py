@@ -32,6 +32,15 @@ def test_the_newest_two_are_kept(saved):
     assert len(list(saved.iterdir())) == 2 * checkpoint.KEPT
 
 
+def test_tensors_that_a_kill_left_without_their_record_go_with_the_next_checkpoint(saved):
+    for stem in ("00000001", "00000009"):  # half deleted, and half written
+        (saved / f"{stem}.safetensors").touch()
+    (saved / "mine.safetensors").touch()
+    save(saved, Checkpoint(4, {"weight": torch.zeros(4)}, {}), "me")
+    assert steps(saved) == [3, 4]
+    assert {path.stem for path in saved.iterdir()} == {"00000003", "00000004", "mine"}
+
+
 def test_an_empty_folder_has_none(tmp_path):
     assert newest(tmp_path, "me") == (None, [])
     assert newest(tmp_path / "missing", "me") == (None, [])

@@ -8,11 +8,12 @@ import time
 import pytest
 import torch
 
-from metavib import checkpoint, grid
+from metavib import checkpoint, grid, runner
 from metavib.cli import main
+from metavib.errors import UserError
 from metavib.grid import run_grid
 from metavib.run_directory import RunDirectory
-from metavib.runner import Surroundings, train_and_measure
+from metavib.runner import Surroundings, run_experiment, train_and_measure
 from metavib.trainer import Stopped
 
 CPU = torch.device("cpu")
@@ -197,6 +198,77 @@ def test_kills_leave_no_trace_in_any_run_of_a_stack(training, tmp_path):
     for run in runs:
         for name in ("model/model.safetensors", "metrics.jsonl", "results.json"):
             assert (tmp_path / "killed" / run.name / name).read_bytes() == (run / name).read_bytes()
+
+
+def test_the_stack_of_runs_that_a_kill_caught_while_they_were_measured_goes_in_the_end(cell, monkeypatch):
+    cells = [cell(target) for target in TARGETS]
+    finish = runner.finish
+    measured = []
+
+    def killed_at_the_second(opened, surroundings):
+        if measured:
+            raise KeyboardInterrupt
+        measured.append(finish(opened, surroundings))
+        return measured[0]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "finish", killed_at_the_second)
+        with pytest.raises(KeyboardInterrupt):
+            trained(cells, 3)
+    (stack,) = stacks_beside(cells[0])
+    whole = [cell(target, place="whole") for target in TARGETS]
+    trained(whole, 3)
+    assert all(one.results is not None for one in trained(cells, 3))
+    assert not stack.parent.exists()
+    assert [model_of(one) for one in cells] == [model_of(one) for one in whole]
+
+
+def test_half_written_checkpoints_of_a_killed_stack_are_removed(cell):
+    cells = [cell(target) for target in TARGETS[:2]]
+    stopped(cells, 2, after=2)
+    (stack,) = stacks_beside(cells[0])
+    half = stack / ".00000003.safetensors.abcdefgh.part"
+    half.touch()
+    stopped(cells, 2, after=1)
+    assert not half.exists()
+
+
+# --- two processes ----------------------------------------------------------------------------------------
+
+
+def test_a_grid_holds_all_its_runs_from_the_beginning(cell):
+    """Whatever another grid asks for, it is refused before it has changed anything of theirs."""
+    mine = [cell(target) for target in TARGETS]
+    stopped(mine, 3, after=2)
+    refusals = []
+
+    def ask(progress):
+        if not refusals:
+            for others in (mine, mine[::-1][:1], [cell("cartoon"), mine[1]]):
+                with pytest.raises(UserError, match="in use by another process") as refusal:
+                    trained(others, 2)
+                refusals.append(str(refusal.value))
+            assert not (mine[0].out.parent / "erm-cartoon-1").exists()
+            assert [checkpoint.steps(RunDirectory(one.out).checkpoints) for one in mine] == [[], [], []]
+
+    trained(mine, 1, show=ask)
+    assert [str(mine[at].out) in text for at, text in zip((0, 2, 1), refusals, strict=True)] == [True] * 3
+
+
+def test_a_run_that_another_process_finished_meanwhile_is_not_trained_again(cell, monkeypatch, widths):
+    """It was unfinished when this process looked, and finished when it had the lock."""
+    (one,) = cells = [cell("art")]
+    locked = RunDirectory.locked
+
+    def locked_later(directory):
+        monkeypatch.setattr(RunDirectory, "locked", locked)
+        trained(cells, 1)
+        return locked(directory)
+
+    monkeypatch.setattr(RunDirectory, "locked", locked_later)
+    assert trained(cells, 1)[0].results is not None
+    assert run_experiment(one.experiment, one.out, Surroundings(CPU)) is not None
+    assert widths == [1]
 
 
 # --- memory -----------------------------------------------------------------------------------------------

@@ -106,6 +106,7 @@ def test_a_kill_before_the_first_step_leaves_a_run_that_can_go_on(
     with monkeypatch.context() as patch:
         patch.setattr(atomic, "write_text", killed_after_some_files)
         assert metavib(*training()).status == 130
+    out.mkdir(exist_ok=True)  # whoever is killed, and not stopped, leaves the empty directory too
     (out / ".experiment.json.x.part").write_text("half")
     assert metavib(*training()).status == 0
     assert what_counts(out) == unstopped()

@@ -48,6 +48,16 @@ def test_a_second_user_of_the_directory_is_refused(directory):
         pass
 
 
+def test_a_directory_that_got_nothing_but_its_lock_goes_again(directory, tmp_path):
+    empty = RunDirectory(tmp_path / "runs" / "empty")
+    with empty.locked():
+        assert empty.path.is_dir()
+    assert not empty.path.exists()
+    with directory.locked():
+        pass
+    assert len(directory.read_log()) == 3
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"3", b"\xff\xfe"])
 def test_what_is_no_json_object_is_named(tmp_path, content):
     (tmp_path / "file.json").write_bytes(content)

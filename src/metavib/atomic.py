@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import json
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from metavib.errors import UserError
 
 try:
     import fcntl
+    import resource
 except ModuleNotFoundError:  # Windows has none: there two processes are not told apart
-    fcntl = None  # type: ignore[assignment]
+    fcntl = resource = None  # type: ignore[assignment]
+
+_ROUNDS = 100  # in which a lock file can vanish under our hands before we take it for somebody else's
+_OTHER_FILES = 256  # that a process may have open beside its locks
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write beside the file, flush to the disk, rename into place, flush the folder."""
     with _disk_errors_in_words(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        _remove_abandoned(path)
+        descriptor, temporary = _temporary_file(path)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
@@ -67,17 +73,68 @@ def remove_leftovers(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, refusal: str) -> Iterator[None]:
-    """Hold a lock file; a second process is refused. The lock of a killed process is gone with it."""
+    """Hold a lock file; a second process is refused. The lock of a killed process is gone with it.
+
+    Whoever holds it may remove the file: a lock on a file that is gone does not count.
+    """
     with _disk_errors_in_words(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a")
+        held = (_lock(path, refusal) for _ in range(_ROUNDS))
+        file = next((file for file in held if file is not None), None)
+    if file is None:
+        raise UserError(refusal)
     with file:
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise UserError(refusal) from error
         yield
+
+
+def allow_locks(count: int) -> None:
+    """A lock is an open file: where so many are more than this process may have, it is allowed more."""
+    if resource is not None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = count + _OTHER_FILES
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def _lock(path: Path, refusal: str) -> IO[str] | None:
+    """The lock file, held; None where its last owner removed it while we opened it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as opened:
+        try:
+            file = opened.enter_context(path.open("a"))
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    return None
+        except BlockingIOError as error:
+            raise UserError(refusal) from error
+        except FileNotFoundError:
+            return None
+        opened.pop_all()
+        return file
+
+
+def _temporary_file(path: Path) -> tuple[int, str]:
+    """A file beside this one, locked while its writer lives."""
+    while True:
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        if fcntl is None:
+            return descriptor, temporary
+        with contextlib.suppress(OSError):  # a file system without locks: then nothing is removed either
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink > 0:
+            return descriptor, temporary
+        os.close(descriptor)  # taken for abandoned before it was locked
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Delete what killed writers of this very file left behind, which nobody holds."""
+    if fcntl is None:
+        return
+    for temporary in path.parent.glob(f".{glob.escape(path.name)}.????????.part"):
+        with contextlib.suppress(OSError), temporary.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            temporary.unlink()
 
 
 def _flush_folder(folder: Path) -> None:

@@ -51,7 +51,10 @@ def save(folder: Path, checkpoint: Checkpoint, run: str) -> None:
     }
     atomic.write_json(values_path, record | {"check": checksum(record)})
     for step in steps(folder)[:-KEPT]:
-        for path in reversed(_paths(folder, step)):  # the JSON first: half a deletion is no checkpoint
+        _paths(folder, step)[1].unlink(missing_ok=True)  # the JSON first: half a deletion is no checkpoint
+    kept = set(steps(folder))
+    for path in folder.glob("*.safetensors"):  # also those whose JSON a kill prevented
+        if path.stem.isdigit() and int(path.stem) not in kept:
             path.unlink(missing_ok=True)
 
 

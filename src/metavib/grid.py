@@ -26,9 +26,8 @@ from metavib.data.dataset import Dataset
 from metavib.errors import UserError
 from metavib.evaluate import AstrayError
 from metavib.optimization import NonFiniteError
-from metavib.run_checks import check_directory
 from metavib.run_directory import RunDirectory
-from metavib.runner import Surroundings, open_run, train_and_measure
+from metavib.runner import Surroundings, open_run, take, train_and_measure
 from metavib.trainer import Progress, identity_of, slice_checkpoint
 
 
@@ -60,9 +59,23 @@ def run_grid(
 
     `surroundings.show` sees the steps of all runs together, `watch` those of each.
     """
+    with contextlib.ExitStack() as locks:
+        atomic.allow_locks(len(cells))
+        found = {cell.out: take(RunDirectory(cell.out), cell.experiment, locks) for cell in cells}
+        return _run_taken(cells, found, surroundings, batch, watch)
+
+
+def _run_taken(
+    cells: Sequence[Cell],
+    found: dict[Path, dict[str, Any] | None],
+    surroundings: Surroundings,
+    batch: int | None,
+    watch: Watch | None,
+) -> list[Done]:
+    """Train and measure the cells that have no results; no other process works on any of them."""
     done: dict[Path, Done] = {}
     for cell in cells:
-        finished = check_directory(RunDirectory(cell.out), cell.experiment)
+        finished = found[cell.out]
         if finished is not None:
             surroundings.say(f"{cell.out} is finished already; nothing was trained.")
             done[cell.out] = Done(cell, finished, None)
@@ -72,7 +85,7 @@ def run_grid(
     steps = {cell.out: cell.experiment.training.steps for cell in cells}
     total, behind = sum(steps.values()), sum(steps[path] for path in done)
     known: dict[tuple[str, str, int], Dataset] = {}
-    for stack in _stacks(left, surroundings, batch):
+    for stack in _stacks(cells, left, surroundings, batch):
 
         def show(progress: Progress, behind: int = behind, stack: Sequence[Cell] = stack) -> None:
             surroundings.show(replace(progress, step=behind + len(stack) * progress.step, steps=total))
@@ -87,9 +100,12 @@ def run_grid(
     return [done[cell.out] for cell in cells]
 
 
-def _stacks(cells: Sequence[Cell], surroundings: Surroundings, batch: int | None) -> Iterator[list[Cell]]:
-    """Divide the cells: stacks that were begun go on as they were, the others are formed anew."""
-    waiting = {cell.experiment.identity(): cell for cell in cells}
+def _stacks(
+    cells: Sequence[Cell], left: Sequence[Cell], surroundings: Surroundings, batch: int | None
+) -> Iterator[list[Cell]]:
+    """Divide the cells that are left: stacks that were begun go on as they were, the others are formed anew."""
+    waiting = {cell.experiment.identity(): cell for cell in left}
+    finished = {cell.experiment.identity() for cell in cells} - set(waiting)
     for folder in sorted({cell.out.parent / ".stacks" for cell in cells}):
         for members in sorted(folder.glob("*/members.json")):
             identities = json.loads(members.read_text())
@@ -99,8 +115,8 @@ def _stacks(cells: Sequence[Cell], surroundings: Surroundings, batch: int | None
                 waiting = {key: cell for key, cell in waiting.items() if key not in identities}
             else:
                 _take_out(members.parent, identities, waiting)
-                if len(mine) == len(identities):
-                    _remove(members.parent)
+                if all(identity in waiting or identity in finished for identity in identities):
+                    _remove(members.parent)  # every run has all that it needs in its own directory
     begun_alone = [cell for cell in waiting.values() if _has_checkpoint(cell)]
     yield from ([cell] for cell in begun_alone)
     for group in stackable_groups([cell for cell in waiting.values() if cell not in begun_alone]):
@@ -176,7 +192,6 @@ def _train_stack(
         )
     surroundings.say(f"{len(stack)} runs are trained as one program.")
     folder = _folder(stack)
-    folder.mkdir(parents=True, exist_ok=True)
     atomic.write_text(folder / "members.json", json.dumps([cell.experiment.identity() for cell in stack]))
     failures: dict[int, str] = {}
     try:

@@ -66,10 +66,17 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from training in this directory at the same time."""
+        """Keep other processes from training in this directory; one that stays empty goes again."""
         refusal = f"{self.path} is in use by another process. Wait for it, or choose another --out."
-        with atomic.locked(self.path / ".lock", refusal):
-            yield
+        lock = self.path / ".lock"
+        with atomic.locked(lock, refusal):
+            try:
+                yield
+            finally:
+                with contextlib.suppress(OSError):
+                    if list(self.path.iterdir()) == [lock]:
+                        lock.unlink()
+                        self.path.rmdir()
 
     def log(self, record: dict[str, Any]) -> None:
         """Add a record to the training log."""

@@ -57,14 +57,26 @@ class Opened:
 def run_experiment(experiment: Experiment, out: Path, surroundings: Surroundings) -> dict[str, Any]:
     """Train and measure the experiment in its directory; goes on where an earlier call stopped."""
     directory = RunDirectory(out)
+    with contextlib.ExitStack() as locks:
+        finished = take(directory, experiment, locks)
+        if finished is not None:
+            surroundings.say(f"{out} is finished already; nothing was trained.")
+            return finished
+        opened = open_run(experiment, directory, surroundings)
+        (results,) = train_and_measure([opened], directory.checkpoints, surroundings)
+        assert results is not None  # a run that breaks down alone is an error
+        return results
+
+
+def take(
+    directory: RunDirectory, experiment: Experiment, locks: contextlib.ExitStack
+) -> dict[str, Any] | None:
+    """The results of a finished run; of any other none, and no other process works on it while it is locked."""
     finished = check_directory(directory, experiment)
-    if finished is not None:
-        surroundings.say(f"{out} is finished already; nothing was trained.")
-        return finished
-    opened = open_run(experiment, directory, surroundings)
-    (results,) = train_and_measure([opened], directory.checkpoints, surroundings)
-    assert results is not None  # a run that breaks down alone is an error
-    return results
+    if finished is None:
+        locks.enter_context(directory.locked())
+        finished = check_directory(directory, experiment)  # which another process may have finished meanwhile
+    return finished
 
 
 def open_run(
@@ -120,44 +132,43 @@ def train_and_measure(
 ) -> list[dict[str, Any] | None]:
     """Train one run, or several as one program, and measure each: its results, or None where it broke down.
 
-    `failures` is told which ones did, and why.
+    The caller holds the locks of their directories (`take`). `failures` is told which ones did, and why.
     """
     failures = {} if failures is None else failures
-    with contextlib.ExitStack() as locks:
-        for opened in stack:
-            directory, sources, split = opened.run.directory, opened.run.sources, opened.split
-            locks.enter_context(directory.locked())
-            check_directory(directory, opened.experiment, {"split": opened.run.split, **sources.record})
-            describe_run(directory, opened.experiment, opened.dataset, split, sources, surroundings.device)
-            surroundings.say(
-                f"{opened.experiment.algorithm} on {opened.dataset.name} ({opened.dataset.protocol}), "
-                f"{split.target!r} unseen, seed {opened.experiment.seed}, split {opened.run.split}"
-            )
-            for skipped in sources.record["skipped_files"]:
-                surroundings.say(f"left out {skipped}")
-        for progress in train(
-            [opened.run for opened in stack],
-            checkpoints,
-            checkpoint_seconds=surroundings.checkpoint_seconds,
-            stop=surroundings.stop,
-        ):
-            for note in progress.notes:
-                surroundings.say(note)
-            for number, what in progress.failures.items():
-                surroundings.say(f"{stack[number].run.directory.path} is left out: {what}")
-            failures.update(progress.failures)
-            surroundings.show(progress)
-        results: list[dict[str, Any] | None] = []
-        for number, opened in enumerate(stack):
-            try:
-                results.append(None if number in failures else finish(opened, surroundings))
-            except AstrayError as error:
-                if len(stack) == 1:
-                    raise
-                surroundings.say(f"{opened.run.directory.path} is left out: {error}")
-                failures[number] = str(error)
-                results.append(None)
-        return results
+    atomic.remove_leftovers(checkpoints)
+    for opened in stack:
+        directory, sources, split = opened.run.directory, opened.run.sources, opened.split
+        check_directory(directory, opened.experiment, {"split": opened.run.split, **sources.record})
+        describe_run(directory, opened.experiment, opened.dataset, split, sources, surroundings.device)
+        surroundings.say(
+            f"{opened.experiment.algorithm} on {opened.dataset.name} ({opened.dataset.protocol}), "
+            f"{split.target!r} unseen, seed {opened.experiment.seed}, split {opened.run.split}"
+        )
+        for skipped in sources.record["skipped_files"]:
+            surroundings.say(f"left out {skipped}")
+    for progress in train(
+        [opened.run for opened in stack],
+        checkpoints,
+        checkpoint_seconds=surroundings.checkpoint_seconds,
+        stop=surroundings.stop,
+    ):
+        for note in progress.notes:
+            surroundings.say(note)
+        for number, what in progress.failures.items():
+            surroundings.say(f"{stack[number].run.directory.path} is left out: {what}")
+        failures.update(progress.failures)
+        surroundings.show(progress)
+    results: list[dict[str, Any] | None] = []
+    for number, opened in enumerate(stack):
+        try:
+            results.append(None if number in failures else finish(opened, surroundings))
+        except AstrayError as error:
+            if len(stack) == 1:
+                raise
+            surroundings.say(f"{opened.run.directory.path} is left out: {error}")
+            failures[number] = str(error)
+            results.append(None)
+    return results
 
 
 def finish(opened: Opened, surroundings: Surroundings) -> dict[str, Any]:

@@ -66,15 +66,15 @@ def decoded(
         return found
     except OSError as error:  # of the cache only: a file that cannot be read is a BadImage
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            problem = "is on a disk that is full"
+            problem = "is on a disk that is full; make room"
         elif error.errno == errno.ENOMEM:
             raise UserError(
                 f"the image cache {folder} cannot be mapped: raise the limit of 'ulimit -v'."
             ) from error
         else:
-            problem = f"cannot be used ({error.strerror})"
+            problem = f"cannot be used ({error.strerror}); change its permissions"
         raise UserError(
-            f"the image cache {folder} {problem}; make room, or set METAVIB_CACHE to another folder"
+            f"the image cache {folder} {problem}, or set METAVIB_CACHE to another folder"
         ) from error
 
 

@@ -9,9 +9,8 @@ same draws, as in a `Predictor`. Images are uint8 as they are decoded: scaling a
 from __future__ import annotations
 
 import importlib
+import io
 import json
-import os
-import tempfile
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -122,7 +121,7 @@ class Sampled(Variant):
 
 
 def export(model: Path, kind: str, out: Path) -> Exported:
-    """Write the variants of a model, try them, and put them in the folder `out` if they answer as it does."""
+    """Try the variants of a model, and write them to the folder `out` if they answer as it does."""
     if kind not in SUFFIXES:
         raise unknown_name("format", kind, SUFFIXES)
     if out.exists() and not out.is_dir():
@@ -132,25 +131,26 @@ def export(model: Path, kind: str, out: Path) -> Exported:
     if algorithm.prediction_noise_shapes(1):
         variants.append(Sampled(algorithm))
     facts = facts_of(algorithm, description, variants, SUFFIXES[kind])
-    write = {"onnx": _write_onnx, "torch-export": _write_program}[kind]
-    atomic.make_folder(out)
-    differences, files = [], []
-    with tempfile.TemporaryDirectory(dir=out, prefix=".") as folder, warnings.catch_warnings():
+    make = {"onnx": _onnx_file, "torch-export": _program_file}[kind]
+    atomic.make_folder(out)  # an error comes before the work
+    contents, differences = {}, []
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of what its own exporter does
         for variant in variants:
-            path = Path(folder) / f"{variant.name}{SUFFIXES[kind]}"
-            answer = write(variant.eval(), path, facts)
+            content, answer = make(variant.eval(), facts)
             differences.append(_difference(variant, answer))
             if not differences[-1] <= TOLERANCE:  # also where it is NaN
                 raise RuntimeError(
                     f"the exported {variant.name} variant differs from the model by {differences[-1]:.1e}"
                 )
-        for path in sorted(Path(folder).iterdir()):
-            os.replace(path, out / path.name)
-            files.append(out / path.name)
+            contents[out / f"{variant.name}{SUFFIXES[kind]}"] = content
+    # The description stands beside no other model's files: a folder without it is no export.
     described = out / f"{kind}.json"
+    described.unlink(missing_ok=True)
+    for path, content in contents.items():
+        atomic.write_bytes(path, content)
     atomic.write_json(described, facts | {"largest_difference": max(differences)})
-    return Exported((*files, described), max(differences))
+    return Exported((*contents, described), max(differences))
 
 
 def facts_of(
@@ -196,18 +196,21 @@ def _traced(variant: Variant) -> Any:
         return torch.export.export(variant, variant.example(3, 2), dynamic_shapes=dynamic, strict=False)
 
 
-def _write_program(variant: Variant, path: Path, facts: dict[str, Any]) -> Caller:
-    torch.export.save(_traced(variant), path, extra_files={"metavib.json": json.dumps(facts)})
-    program = torch.export.load(path).module()
+def _program_file(variant: Variant, facts: dict[str, Any]) -> tuple[bytes, Caller]:
+    """The bytes of the file, made in memory: of a full disk torch would say something else; and how it answers."""
+    file = io.BytesIO()
+    torch.export.save(_traced(variant), file, extra_files={"metavib.json": json.dumps(facts)})
+    program = torch.export.load(io.BytesIO(file.getvalue())).module()
 
     def answer(inputs: Sequence[np.ndarray]) -> Answers:
         with torch.no_grad():
             return [tensor.numpy() for tensor in program(*map(torch.from_numpy, inputs))]
 
-    return answer
+    return file.getvalue(), answer
 
 
-def _write_onnx(variant: Variant, path: Path, facts: dict[str, Any]) -> Caller:
+def _onnx_file(variant: Variant, facts: dict[str, Any]) -> tuple[bytes, Caller]:
+    """The bytes of the file, and how it answers."""
     runtime = _libraries()
     program = torch.onnx.export(
         _traced(variant),
@@ -219,13 +222,13 @@ def _write_onnx(variant: Variant, path: Path, facts: dict[str, Any]) -> Caller:
     )
     assert program is not None
     program.model.metadata_props.update({name: json.dumps(value) for name, value in facts.items()})
-    program.save(path, external_data=False)
-    session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    content = program.model_proto.SerializeToString()
+    session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
 
     def answer(inputs: Sequence[np.ndarray]) -> Answers:
         return session.run(list(variant.outputs), dict(zip(variant.inputs, inputs, strict=True)))
 
-    return answer
+    return content, answer
 
 
 def _libraries() -> Any:
