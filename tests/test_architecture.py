@@ -21,7 +21,7 @@ LAYERS = [
     {"errors", "shapes", "memory", "terminal", "averaging"},
     {"kernels"},
     {"settings", "randomness", "atomic", "metrics", "config_file", "device", "paper"},
-    {"functional"},
+    {"functional", "processes"},
     {"data", "networks"},
     {"algorithms"},
     {"optimization", "evaluate"},

@@ -87,11 +87,12 @@ class ImageStore:
         size: int | None,
     ) -> Iterator[Batch]:
         """The images at these positions as the network wants them, so many at a time, never augmented."""
-        size = size or self._batch_size()
+        size = size or self.batch_size
         for some_rows, some_labels in zip(rows.split(size), labels.split(size), strict=True):
             yield Batch(preprocessing(self.gather(some_rows)), some_labels)
 
-    def _batch_size(self) -> int:
+    @property
+    def batch_size(self) -> int:
         """Images that pass through the network at a time: a GPU wants many, and all want fewer large ones."""
         values = math.prod(self.parts[0].shape[1:])
         if self.device.type == "cpu":
@@ -118,5 +119,6 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # torchrun's processes on this machine
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // sharing
     return 4 << 30  # unknown: a modest machine

@@ -7,13 +7,16 @@ It keeps no running statistics and draws nothing (the noise of dropout is an inp
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple, final
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torchvision import models
 
+from metavib.processes.division import Division, copied, gathered
 from metavib.shapes import Float
 
 
@@ -46,10 +49,12 @@ class Backbone(nn.Module, ABC):
     imagenet_weights: models.WeightsEnum | None = None  # where torchvision has the network trained
     head_keys: tuple[str, ...] = ("classifier.", "fc.")  # of a file of weights, and not ours to load
 
+    division: Division | None = None  # among processes: then the images are this one's own, the features all
+
     @final  # type: ignore[misc]  # nn.Module declares forward as a variable
     def forward(
         self,
-        images: Float[Tensor, "batch channels height width"],
+        images: Float[Tensor, "own channels height width"],
         dropout: Float[Tensor, "batch units"] | None = None,
     ) -> Float[Tensor, "batch features"]:
         """Features in float32, or in the images' float64.
@@ -57,6 +62,20 @@ class Backbone(nn.Module, ABC):
         `dropout` is standard normal noise, one draw for each of `dropout_units`: a unit is kept where its
         draw is positive. Without it nothing is dropped.
         """
+        if self.division is None:
+            return self.features_of(images, dropout)
+        own_dropout = None if dropout is None else self.division.own_rows(dropout)
+        parameters = {f"backbone.{name}": own for name, own in self.named_parameters()}
+        own = functional_call(_Undivided(self), copied(parameters), (images, own_dropout))
+        return gathered(own, self.division)
+
+    @final
+    def features_of(
+        self,
+        images: Float[Tensor, "batch channels height width"],
+        dropout: Float[Tensor, "batch units"] | None = None,
+    ) -> Float[Tensor, "batch features"]:
+        """`forward` of these images by themselves."""
         # A disabled autocast would do too, but torch.export leaves it in the graph as an operator of its own.
         context = (
             torch.autocast(images.device.type, dtype=self.precision) if self.precision else nullcontext()
@@ -82,6 +101,27 @@ class Backbone(nn.Module, ABC):
         if dropout is None:
             return (None,) * len(self.dropout_units)
         return torch.split(dropout > 0, list(self.dropout_units), dim=1)
+
+
+class _Undivided(nn.Module):
+    """A backbone by its `features_of`, where `functional_call` finds it."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, images: Tensor, dropout: Tensor | None) -> Tensor:
+        return self.backbone.features_of(images, dropout)
+
+
+@contextmanager
+def divided(backbone: Backbone, division: Division | None) -> Iterator[None]:
+    """Inside, the backbone is given a process's own images and gives the features of all."""
+    former, backbone.division = backbone.division, division
+    try:
+        yield
+    finally:
+        backbone.division = former
 
 
 def drop(units: Tensor, mask: Tensor | None) -> Tensor:
