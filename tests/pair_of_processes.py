@@ -1,7 +1,8 @@
 """Two processes on the CPU, started by a real torchrun: what they compute, for tests to compare with one process.
 
-As a program (`torchrun --nproc-per-node 2 pair_of_processes.py FOLDER`) it does the work of `share_the_work`; as a
-module it has what both sides need. Everything here is float64, so that differences are not those of rounding.
+As a program (`torchrun ... pair_of_processes.py FOLDER train ...`) it does `share_the_work` and then the command,
+once as it is and once with a mistake in it; as a module it has what both sides need. What is compared is float64,
+so that differences are not those of rounding.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from metavib.algorithms import ALGORITHMS, algorithm_named, create
 from metavib.algorithms.base import Algorithm
+from metavib.cli import main
 from metavib.data.episodes import Source
 from metavib.data.prepared import LabelledRows, Sources
 from metavib.data.storage import ImageStore
@@ -28,9 +29,10 @@ from metavib.data.transforms import Preprocessing
 from metavib.evaluate import batches_of, embed
 from metavib.experiment import experiment_from
 from metavib.networks.backbone import PIXELS, Backbone, drop
+from metavib.processes.division import Division
 from metavib.processes.group import ALONE, Processes
 from metavib.processes.torchrun import joined
-from metavib.program import Program, Trainee
+from metavib.program import Program, Trainee, sampler_of
 from metavib.run_directory import RunDirectory, WatchedDirectory
 from metavib.settings import names_of
 from metavib.trainer import Run, Stopped, train
@@ -93,6 +95,13 @@ def trainee(name: str, *, seed: int = 0, **settings: Any) -> Trainee:
     method: Any = experiment.method
     algorithm = create(name, Small(), CLASSES, DOMAINS, method).double()
     return Trainee(experiment, algorithm, Sources(source, measured, frozenset(), {}))
+
+
+def labels_of_each_process(step: int) -> list[set[int]]:
+    """The classes that each of two processes has images of in a step."""
+    sampler = sampler_of([trainee("erm")])
+    labels = sampler.drawn(step).labels
+    return [set(Division(rank, 2, IMAGES).own(labels, dim=2).flatten().tolist()) for rank in (0, 1)]
 
 
 def stepped(name: str, processes: Processes = ALONE) -> dict[str, Tensor]:
@@ -169,56 +178,55 @@ def share_the_work(folder: Path, processes: Processes) -> None:
 # --- starting them ----------------------------------------------------------------------------------------
 
 
-def torchrun(*arguments: Any, folder: Path, processes: int = 2) -> subprocess.Popen[str]:
-    """Starts torchrun, which starts so many processes; it can be reached from this machine alone."""
-    import metavib
+class Torchrun:
+    """A real torchrun with two processes; it is reached from this machine alone, and leaves no process behind."""
 
-    paths = [str(Path(metavib.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    return subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            *("--nproc-per-node", str(processes), "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"),
-            *("--local-addr", "127.0.0.1", "--rdzv-id", folder.name),
-            *map(str, arguments),
-        ],
-        env=os.environ
-        | {
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-            "OMP_NUM_THREADS": "1",
-            "GLOO_SOCKET_IFNAME": "lo",
-            "METAVIB_CACHE": str(folder / "cache"),
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    def __init__(self, *arguments: Any, folder: Path) -> None:
+        import metavib
 
+        paths = [str(Path(metavib.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+        self.cache = str(folder / "cache")  # by which its processes are known
+        places = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", *places, "--nproc-per-node", "2"]
+            + [str(argument) for argument in arguments],
+            env=os.environ
+            | {
+                "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+                "OMP_NUM_THREADS": "1",
+                "GLOO_SOCKET_IFNAME": "lo",
+                "METAVIB_CACHE": self.cache,
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
-def ended(process: subprocess.Popen[str], seconds: float = 240) -> tuple[int, str, str]:
-    """Status, stdout and stderr of a torchrun that has ended, or was made to: none of its processes is left."""
-    try:
-        out, err = process.communicate(timeout=seconds)
-    finally:
-        process.kill()
-        for worker in workers_of(process):
+    def __enter__(self) -> Torchrun:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.kill()
+        for worker in self.workers().values():
             os.kill(worker, signal.SIGKILL)
-    return process.returncode, out, err
+        self.process.communicate()
 
+    def outcome(self, seconds: float = 240) -> tuple[int, str, str]:
+        """Status, stdout and stderr, when it has ended."""
+        out, err = self.process.communicate(timeout=seconds)
+        return self.process.returncode, out, err
 
-def workers_of(process: subprocess.Popen[str]) -> Sequence[int]:
-    """The processes that torchrun started, by their numbers; also those that outlived it."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            environment = _read(entry / "environ").split("\0")
-            session = _read(entry / "stat").rpartition(")")[2].split()
-            rank = next((text[5:] for text in environment if text.startswith("RANK=")), None)
-            if rank is not None and session and int(session[3]) == process.pid:
-                found[int(rank)] = int(entry.name)
-    return [found[rank] for rank in sorted(found)]
+    def workers(self) -> dict[int, int]:
+        """Its processes that are there, by rank; also those that outlived it."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                variables = dict(
+                    text.split("=", 1) for text in _read(entry / "environ").split("\0") if "=" in text
+                )
+                if variables.get("METAVIB_CACHE") == self.cache and "TORCHELASTIC_RUN_ID" in variables:
+                    found[int(variables["RANK"])] = int(entry.name)
+        return found
 
 
 def _read(path: Path) -> str:
@@ -228,8 +236,9 @@ def _read(path: Path) -> str:
         return ""
 
 
-Work = Callable[[Path, Processes], None]
-
 if __name__ == "__main__":
+    place, train_arguments = Path(sys.argv[1]), sys.argv[2:]
     with joined("cpu") as (own, _):
-        share_the_work(Path(sys.argv[1]), own)
+        share_the_work(place, own)
+    assert main([*train_arguments, "--out", str(place / "whole run")]) == 0
+    main([*train_arguments, "--out", str(place / "refused"), "--target", "nowhere"])

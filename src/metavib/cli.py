@@ -81,8 +81,10 @@ def _run(arguments: list[str]) -> int:
     if parsed.command is None:
         parser.print_help()
         return 0
-    if _by_torchrun() and parsed.command != "train":
-        raise UserError(f"torchrun is for metavib train: call metavib {parsed.command} by itself.")
+    if _by_torchrun():
+        if parsed.command != "train":
+            raise UserError(f"torchrun is for metavib train: call metavib {parsed.command} by itself.")
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost connection is ours to tell of
     keep_freed_memory()
     handler: Callable[[argparse.Namespace], int] = importlib.import_module(
         f"metavib.commands.{parsed.command}"

@@ -24,7 +24,7 @@ from metavib.data.catalog import NAMES, open_dataset
 from metavib.errors import UserError, unknown_name
 from metavib.experiment import Experiment, experiment_from
 from metavib.processes.group import Processes
-from metavib.processes.torchrun import joined, started_by_torchrun, stop_agreed
+from metavib.processes.torchrun import joined, started_by_torchrun
 from metavib.run_directory import RunDirectory, read_json
 from metavib.runner import Surroundings, run_experiment
 from metavib.terminal import Bar, reading_bar, say
@@ -55,7 +55,7 @@ def train_one(arguments: argparse.Namespace, processes: Processes, device: torch
     else:
         experiment, out = _decided_by_first(arguments, processes)
     with (
-        stop_requested() if processes.size == 1 else stop_agreed(processes) as stop,
+        stop_requested() if processes.size == 1 else contextlib.nullcontext(processes.asked_to_stop) as stop,
         reading_bar("reading images") as reading,
         Bar("training", experiment.training.steps) as bar,
     ):

@@ -39,6 +39,10 @@ class Processes:
         """How so many samples of each domain are divided; None where there is one process."""
         return Division(self.rank, self.size, samples) if self.size > 1 else None
 
+    def asked_to_stop(self) -> bool:
+        """Whether Ctrl-C, torchrun or a scheduler asked this one of several processes to stop."""
+        return self.watch is not None and self.watch.asked_to_stop
+
     def any(self, *flags: bool) -> tuple[bool, ...]:
         """Whether some process says so, for each of the flags."""
         if self.size == 1:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from types import FrameType
 from typing import Any, NoReturn
@@ -18,12 +18,18 @@ from metavib import terminal
 from metavib.device import resolve_device
 from metavib.errors import UserError
 from metavib.processes.group import ALONE, Processes
-from metavib.processes.watch import ALARMED, GRACE, PERIOD, Watch, end_at_once
+from metavib.processes.watch import ALARMED, GRACE, PERIOD, UNBORN, Watch, end_at_once
 
 NEVER = timedelta(
     days=30
 )  # a process may read images for hours while the others wait: `Watch` knows the dead
-STORE_SECONDS = 20.0  # within which the store must answer
+ANSWER_SECONDS = 20.0  # within which the store must answer
+
+
+class _Joined:
+    """How often this process has joined others: a program may train one run after another."""
+
+    times = 0
 
 
 def started_by_torchrun() -> bool:
@@ -42,11 +48,14 @@ def joined(device: str) -> Iterator[tuple[Processes, torch.device]]:
     rank, size, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     if rank > 0:
         terminal.be_silent()
-    watch = Watch(_store(), rank, size, local_rank)
+    _Joined.times += 1
+    watch = Watch(_store("watch", ANSWER_SECONDS), rank, size, local_rank)
     watch.start()
+    former = _heed_signals(watch)
     try:
         own, backend = _own_device(device, local_rank)
-        dist.init_process_group(backend, timeout=NEVER)
+        store = _store("group", UNBORN * PERIOD)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=NEVER)
         processes = Processes(rank, size, local_rank, watch)
         yield processes, own
         processes.wait()
@@ -54,40 +63,35 @@ def joined(device: str) -> Iterator[tuple[Processes, torch.device]]:
         _end(error, watch)
     watch.leave()
     dist.destroy_process_group()
+    for number, handler in former.items():
+        signal.signal(number, handler)
 
 
-@contextlib.contextmanager
-def stop_agreed(processes: Processes) -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C, torchrun or a scheduler asked this process to stop. It never goes before the others do.
+def _heed_signals(watch: Watch) -> dict[int, Any]:
+    """Let Ctrl-C, torchrun and schedulers ask this process to stop; the handlers that were there before.
 
-    torchrun passes Ctrl-C on to processes that have it from the terminal already, so a second one changes nothing;
-    and it tells us to end where another process died, so that this is a reason to look after them.
+    It never goes before the others do. torchrun passes Ctrl-C on to processes that have it from the terminal
+    already, so a second one changes nothing; and it tells us to end where another process died, so that this is a
+    reason to look after them.
     """
-    requested = False
 
     def request(number: int, frame: FrameType | None) -> None:
-        nonlocal requested
-        requested = True
-        if processes.watch is not None:
-            processes.watch.alarmed = True
+        watch.asked_to_stop = watch.alarmed = True
 
-    former = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: requested
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
+    return {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
 
 
-def _store() -> Any:
-    """The store that torchrun keeps for its processes; what an earlier attempt left there is not looked at."""
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+def _store(part: str, seconds: float) -> Any:
+    """A part of the store that torchrun keeps for its processes, which is to answer in so many seconds.
+
+    What an earlier attempt, or an earlier run in these processes, left there is not looked at: the addresses of
+    processes that are gone.
+    """
     torch_distributed: Any = dist  # whose stores are not known to type checkers
-    store = torch_distributed.TCPStore(
-        address, port, is_master=False, timeout=timedelta(seconds=STORE_SECONDS)
-    )
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = torch_distributed.TCPStore(address, port, is_master=False, timeout=timedelta(seconds=seconds))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return torch_distributed.PrefixStore(f"metavib/{attempt}", store)
+    return torch_distributed.PrefixStore(f"metavib/{attempt}/{_Joined.times}/{part}", store)
 
 
 def _own_device(name: str, local_rank: int) -> tuple[torch.device, str]:

@@ -40,6 +40,7 @@ class Watch:
         """`store` is a torch.distributed.Store."""
         self.store, self.rank, self.size, self.local_rank = store, rank, size, local_rank
         self.advice: Callable[[], str] = lambda: "The same command begins again."
+        self.asked_to_stop = False  # by a signal
         self.alarmed = False
         self.verdict: Verdict | None = None
         self._found = threading.Event()
@@ -50,6 +51,7 @@ class Watch:
     def start(self) -> None:
         """Give signs of life from now on."""
         self.store.set(f"host/{self.rank}", socket.gethostname())
+        self.store.set(f"alive/{self.rank}", "0")  # at once: who dies in the next second was here
         self._thread.start()
 
     def leave(self) -> None:
