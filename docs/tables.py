@@ -385,6 +385,18 @@ def errors_in_figures() -> str:
     return markdown(["", "class", "taken for"], [list(error) for error in found])
 
 
+def processes() -> str:
+    """A step in one process and in two."""
+    found = record("processes-cpu")
+    rows = [
+        [work, way, f"{times['ms of CPU in a process']:.0f}", f"{times['fastest ms']:.0f}"]
+        for work in ("digits", "photographs")
+        for way, times in found[work].items()
+        if way != "messages"
+    ]
+    return markdown(["", "", "ms of CPU in a process", "ms, the fastest step"], rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "demo": demo,
     "rotated-mnist": whole_table,
@@ -412,6 +424,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "figures embedding": embedding_in_figures,
     "figures confusion": errors_in_figures,
     "figures information-plane": plane_in_figures,
+    "processes on the CPU": processes,
     "serving": serving,
     "serving latency": serving_latency,
 }
