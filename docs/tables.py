@@ -451,8 +451,21 @@ def chaos_machine() -> str:
     own = record("chaos")
     return (
         f"Revision `{own['revision']}`, seed {own['seed']}, {own['cores']} cores with a load average of "
-        f"{own['load_average']:.1f} (more than the cores: others were at work too), {own['seconds'] / 60:.0f} minutes."
+        f"{own['load_average']:.1f} (more than the cores: others were at work too), "
+        f"{own['seconds'] / 60:.0f} minutes."
     )
+
+
+def processes() -> str:
+    """A step in one process and in two."""
+    found = record("processes-cpu")
+    rows = [
+        [work, way, f"{times['ms of CPU in a process']:.0f}", f"{times['fastest ms']:.0f}"]
+        for work in ("digits", "photographs")
+        for way, times in found[work].items()
+        if way != "messages"
+    ]
+    return markdown(["", "", "ms of CPU in a process", "ms, the fastest step"], rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -483,6 +496,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "figures confusion": errors_in_figures,
     "figures information-plane": plane_in_figures,
     "fuzzing": fuzzing,
+    "processes on the CPU": processes,
     "serving": serving,
     "serving latency": serving_latency,
     "kills": kills,

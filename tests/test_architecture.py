@@ -21,7 +21,7 @@ LAYERS = [
     {"errors", "plain_values", "shapes", "terminal", "averaging"},
     {"kernels"},
     {"settings", "randomness", "atomic", "metrics", "config_file", "device", "memory", "paper"},
-    {"functional"},
+    {"functional", "processes"},
     {"data", "networks"},
     {"algorithms"},
     {"optimization", "evaluate"},

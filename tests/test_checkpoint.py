@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from metavib import checkpoint
-from metavib.checkpoint import Checkpoint, newest, save, steps
+from metavib.checkpoint import Checkpoint, in_words, newest, newest_of_first, save, steps
 from metavib.errors import UserError
+from metavib.processes.group import ALONE
 
 
 @pytest.fixture
@@ -91,3 +92,27 @@ def test_a_later_format_is_not_guessed_at(saved, monkeypatch):
 def test_other_files_are_no_checkpoints(saved):
     (saved / "notes.json").write_text("{}")
     assert steps(saved) == [2, 3]
+
+
+def test_whoever_lost_a_run_is_told_from_where_it_goes_on(saved, tmp_path):
+    assert in_words(saved).startswith("The checkpoint of step 3 is good")
+    assert in_words(tmp_path / "missing").startswith("There is no checkpoint yet")
+
+
+def test_one_process_has_its_own_checkpoints(saved, tmp_path):
+    def beginning():
+        raise AssertionError
+
+    found, complaints = newest_of_first(saved, "me", ALONE, beginning)
+    assert found is not None
+    assert (found.step, complaints) == (3, [])
+    assert newest_of_first(tmp_path / "missing", "me", ALONE, beginning) == (None, [])
+
+
+def test_a_run_of_a_stack_has_its_own_part():
+    runs = [{"stopped": None}, {"stopped": 4}]
+    stack = Checkpoint(9, {"weight": torch.tensor([[1.0], [2.0]])}, {"runs": runs})
+    assert stack.of_run(0).step == 9
+    stopped = stack.of_run(1)
+    assert (stopped.step, stopped.values) == (4, {"runs": [{"stopped": 4}]})
+    assert torch.equal(stopped.tensors["weight"], torch.tensor([[2.0]]))

@@ -214,3 +214,14 @@ def test_an_algorithm_is_told_of_its_source_domains_and_of_the_share_of_steps_do
     program.step()
     assert program.values()["progress"] == [0.5] * count
     assert "progress" not in program.algorithms[0].state_dict()
+
+
+def test_convolutions_are_tried_out_in_the_step_alone(
+    runs: Callable[..., list[Run]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = Program(runs("erm", "art"))
+    inside = []
+    monkeypatch.setattr(program, "_step", lambda: inside.append(torch.backends.cudnn.benchmark))
+    program.step()
+    assert inside == [True]
+    assert not torch.backends.cudnn.benchmark

@@ -141,3 +141,17 @@ def test_a_hidden_bar_only_says_what_it_has_to_say(clock: Clock, capsys) -> None
         clock.now += 60
         bar.update(2)
     assert capsys.readouterr().err == "a word\n"
+
+
+def test_a_process_that_is_silent_shows_nothing(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(terminal._Terminal, "silent", False)
+    terminal.be_silent()
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with Bar("training", 2) as bar:
+        bar.update(1)
+        bar.say("a note")
+        bar.update(2)
+    say("a line")
+    assert capsys.readouterr().err == ""

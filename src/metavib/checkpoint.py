@@ -20,6 +20,7 @@ from torch import Tensor
 
 from metavib import atomic
 from metavib.errors import UserError
+from metavib.processes.group import Processes
 from metavib.run_directory import checksum
 
 FORMAT = 2
@@ -35,6 +36,13 @@ class Checkpoint:
     step: int
     tensors: dict[str, Tensor]
     values: dict[str, Any]
+
+    def of_run(self, number: int) -> Checkpoint:
+        """The part of one of several stacked runs; of one that stopped early, as it was then and stayed."""
+        tensors = {name: t[number : number + 1].contiguous() for name, t in self.tensors.items()}
+        state = self.values["runs"][number]
+        step = self.step if state["stopped"] is None else state["stopped"]
+        return Checkpoint(step, tensors, {"runs": [state]})
 
 
 def save(folder: Path, checkpoint: Checkpoint, run: str) -> None:
@@ -102,6 +110,29 @@ def refused(restore: Restore) -> Restore:
             ) from error
 
     return attempt  # type: ignore[return-value]
+
+
+def newest_of_first(
+    folder: Path, run: str, processes: Processes, beginning: Callable[[], Checkpoint]
+) -> tuple[Checkpoint | None, list[str]]:
+    """`newest` of the first of several processes, in all of them; where it has none, how its run begins.
+
+    That too is shared: weights may be drawn on, or lie on, machines that differ.
+    """
+    found, complaints = newest(folder, run) if processes.first else (None, [])
+    if processes.size == 1:
+        return found, complaints
+    own = found or beginning()
+    step, values = processes.from_first(lambda: (own.step, own.values))
+    return Checkpoint(step, processes.tensors_from_first(own.tensors), values), complaints
+
+
+def in_words(folder: Path) -> str:
+    """From where a run that was lost goes on."""
+    found = steps(folder)
+    if not found:
+        return "There is no checkpoint yet: the same command begins again."
+    return f"The checkpoint of step {found[-1]} is good: the same command goes on from there."
 
 
 class _DamagedError(Exception):

@@ -45,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _say_in_one_line(text: str) -> None:
+    if _by_torchrun() and os.environ.get("RANK", "0") != "0":
+        return  # all processes of torchrun were told the same, and the first one says what is wrong with it
     print("metavib: " + " ".join(text.split()), file=sys.stderr)
 
 
@@ -56,6 +58,10 @@ def _remedy(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.filename is not None:
         return f"cannot use {error.filename}: {error.strerror}. Check the path and its permissions."
     return None
+
+
+def _by_torchrun() -> bool:
+    return "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
 
 
 def _run(arguments: list[str]) -> int:
@@ -75,6 +81,10 @@ def _run(arguments: list[str]) -> int:
     if parsed.command is None:
         parser.print_help()
         return 0
+    if _by_torchrun():
+        if parsed.command != "train":
+            raise UserError(f"torchrun is for metavib train: call metavib {parsed.command} by itself.")
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost connection is ours to tell of
     keep_freed_memory()
     handler: Callable[[argparse.Namespace], int] = importlib.import_module(
         f"metavib.commands.{parsed.command}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,12 @@ from torch import Tensor
 
 from metavib import metrics
 from metavib.algorithms.base import Algorithm, Noise
+from metavib.data.episodes import Source
+from metavib.data.prepared import LabelledRows
 from metavib.data.storage import Batch
 from metavib.errors import UserError
+from metavib.networks.backbone import divided
+from metavib.processes.group import ALONE, Processes
 from metavib.randomness import fold, key_of, normal
 from metavib.settings import Settings, setting
 from metavib.shapes import Float, Int
@@ -49,6 +53,26 @@ class Embedded:
 
 class AstrayError(UserError):
     """The model answers with numbers that are none."""
+
+
+def batches_of(
+    images: Source | LabelledRows, algorithm: Algorithm, processes: Processes = ALONE
+) -> Iterator[Batch]:
+    """All images once, in order, for the algorithm to pass through its network; shared out among processes.
+
+    Then a batch has the labels of all its images, and of the images those of this process; while it is looked at,
+    the backbone is divided.
+    """
+    if processes.size == 1:
+        yield from images.batches()
+        return
+    size = processes.size * images.store.batch_size
+    for rows, labels in zip(images.rows.split(size), images.labels.split(size), strict=True):
+        division = processes.division(len(rows))
+        assert division is not None
+        pixels = images.store.gather(division.own(rows, dim=0))
+        with divided(algorithm.backbone, division):
+            yield Batch(images.preprocessing(pixels), labels)
 
 
 @torch.no_grad()

@@ -146,7 +146,7 @@ class Optimizer:
         for names in self.groups.values():
             norm = torch.linalg.vector_norm(torch.stack([norms[name] for name in names]), dim=0)
             # As torch's clip_grad_norm_ does it: the gradient times limit / norm where that is below one.
-            scale = ((norm + 1e-6) / self.limits).clamp_min(1.0)
+            scale = ((norm + 1e-6) / self.limits).clamp_min(1.0).to(self.limits.dtype)
             self._update(step, {name: laid_out[name] for name in names}, rate, scale)
 
     def hold(self, run: int) -> None:

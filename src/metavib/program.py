@@ -23,7 +23,10 @@ from metavib.data.episodes import Drawn, Episode, EpisodeSampler
 from metavib.data.prefetch import Prefetcher
 from metavib.data.prepared import Sources
 from metavib.experiment import Experiment
+from metavib.networks.backbone import divided
 from metavib.optimization import Optimizer
+from metavib.processes.division import Division
+from metavib.processes.group import ALONE, Processes
 from metavib.randomness import fold, key_of, normal
 from metavib.terminal import say
 
@@ -42,15 +45,24 @@ class Trainee:
 class Program:
     """The steps of one or many runs. What stacked runs may differ in: `cells.stack_key`."""
 
-    def __init__(self, trainees: Sequence[Trainee], *, capture: bool = True) -> None:
+    def __init__(
+        self, trainees: Sequence[Trainee], *, capture: bool = True, processes: Processes = ALONE
+    ) -> None:
+        """`processes` share the images of a step of one run."""
         first = trainees[0]
+        assert processes.size == 1 or len(trainees) == 1
+        self.processes = processes
         settings = first.experiment.training
+        self.division = processes.division(
+            settings.images_per_domain, whole_images=first.algorithm.WHOLE_IMAGES
+        )
         self.algorithms = [trainee.algorithm for trainee in trainees]
         seeds = [trainee.experiment.seed for trainee in trainees]
-        self.sampler = sampler_of(trainees)
+        self.sampler = sampler_of(trainees, self.division)
         for trainee in trainees:
             # By itself, so that a run begins in a stack as it begins alone.
-            trainee.algorithm.begin(sampler_of([trainee]).draw(0))
+            with divided(trainee.algorithm.backbone, self.division):
+                trainee.algorithm.begin(sampler_of([trainee], self.division).draw(0))
         self.device = self.sampler.device
         self.noise_shapes = first.algorithm.noise_shapes(
             (self.sampler.domains - 1) * self.sampler.images, self.sampler.images
@@ -77,11 +89,7 @@ class Program:
         self.counter = torch.zeros((), dtype=torch.int64, device=self.device)  # the next step
         self.steps, self.done = settings.steps, 0
         self.terms: dict[str, Tensor] = {}  # of the last step, [runs] each
-        self.capture = capture and self.device.type == "cuda"
-        if self.device.type == "cuda":
-            torch.backends.cudnn.benchmark = (
-                True  # the sizes of a step never change: let cuDNN try what is fast
-            )
+        self.capture = capture and self.device.type == "cuda" and processes.size == 1
         self.graph: torch.cuda.CUDAGraph | None = None
         self.eager = 0
         self.prefetcher: Prefetcher | None = None
@@ -96,16 +104,17 @@ class Program:
         """One step of every run."""
         if not self.sampler.store.resident:
             self._fetch()
-        if not self.capture:
-            self._step()
-        elif self.graph is not None:
-            self.graph.replay()
-        elif self.eager < EAGER_STEPS:
-            with _side_stream(self.device):
+        with _convolutions_tried():
+            if not self.capture:
                 self._step()
-            self.eager += 1
-        else:
-            self._capture()
+            elif self.graph is not None:
+                self.graph.replay()
+            elif self.eager < EAGER_STEPS:
+                with _side_stream(self.device):
+                    self._step()
+                self.eager += 1
+            else:
+                self._capture()
         self.done += 1
 
     def _capture(self) -> None:
@@ -141,7 +150,9 @@ class Program:
         for place in self.progress:
             place.copy_(self.counter / self.steps)
         if len(self.algorithms) == 1:
-            terms, gradients = self._gradients_alone(episode, noise)
+            with divided(self.algorithms[0].backbone, self.division):
+                terms, gradients = self._gradients_alone(episode, noise)
+            terms, gradients = self._as_first(terms, gradients)
         else:
             terms, gradients = self._gradients_stacked(episode, noise)
         self.optimizer.step(self.counter, torch.stack(list(terms.values()), dim=-1), gradients)
@@ -163,6 +174,18 @@ class Program:
             for name, parameter in algorithm.named_parameters()
         }
         return {name: value.detach().unsqueeze(0) for name, value in terms.items()}, gradients
+
+    def _as_first(
+        self, terms: dict[str, Tensor], gradients: dict[str, Tensor]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """What every process computed for itself, as the first one did: machines differ in rounding.
+
+        The backbones' gradients are sums over the processes, and alike already.
+        """
+        heads = {n: g for n, g in gradients.items() if not n.startswith(self.algorithms[0].BACKBONES)}
+        agreed = self.processes.as_first([*terms.values(), *heads.values()])
+        of_terms, of_heads = agreed[: len(terms)], agreed[len(terms) :]
+        return dict(zip(terms, of_terms, strict=True)), gradients | dict(zip(heads, of_heads, strict=True))
 
     def _gradients_stacked(
         self, episode: Episode, noise: Noise
@@ -191,9 +214,11 @@ class Program:
         self.prefetcher.sent()
 
 
-def sampler_of(trainees: Sequence[Trainee]) -> EpisodeSampler:
-    """What draws the episodes of these runs."""
+def sampler_of(trainees: Sequence[Trainee], division: Division | None = None) -> EpisodeSampler:
+    """What draws the episodes of these runs; `division`: only this process's own images of them."""
     experiment = trainees[0].experiment
+    if division is not None and division.whole_images:
+        division = None
     return EpisodeSampler(
         [trainee.sources.train for trainee in trainees],
         [trainee.experiment.seed for trainee in trainees],
@@ -202,6 +227,7 @@ def sampler_of(trainees: Sequence[Trainee]) -> EpisodeSampler:
         class_balanced=experiment.training.class_balanced,
         augmentation=experiment.augmentation,
         paired=trainees[0].algorithm.PAIRED,
+        division=division,
     )
 
 
@@ -215,6 +241,19 @@ def _stacked_parameters(algorithms: Sequence[Algorithm]) -> dict[str, Tensor]:
         for name, parameter in own.items():
             parameter.data = stacked[name][run]
     return stacked
+
+
+@contextlib.contextmanager
+def _convolutions_tried() -> Iterator[None]:
+    """Let cuDNN try out what is fast: the sizes of a step never change.
+
+    Those of validation do, from batch to batch: trying would take longer there than computing.
+    """
+    former, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = former
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from metavib import atomic
 from metavib.errors import UserError
@@ -99,6 +99,24 @@ class RunDirectory:
     def read_information(self) -> list[dict[str, Any]]:
         """The records of the information plane; none where it was not recorded."""
         return _read_lines(self.information)
+
+
+@final
+class WatchedDirectory(RunDirectory):
+    """The run directory as processes see it that do not write: another one does."""
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        yield
+
+    def log(self, record: dict[str, Any]) -> None:
+        """The first process logs it."""
+
+    def log_information(self, record: dict[str, Any]) -> None:
+        """The first process logs it."""
+
+    def rewind_log(self, step: int) -> None:
+        """The first process rewinds it."""
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ import torch
 from metavib import atomic
 from metavib.algorithms.base import Algorithm
 from metavib.calibration import answered, calibrate
+from metavib.checkpoint import in_words
 from metavib.data.catalog import default_data_root
 from metavib.data.dataset import Dataset
 from metavib.data.dataset import Progress as Reading
@@ -24,9 +25,10 @@ from metavib.experiment import Experiment
 from metavib.model import ModelDescription, build_algorithm, preprocessing_of, save_model
 from metavib.model_card import model_card
 from metavib.networks.backbones import BACKBONES
+from metavib.processes.group import ALONE, Processes
 from metavib.provenance import FORMAT, describe_run
 from metavib.run_checks import check_directory, check_episode, check_selection
-from metavib.run_directory import RunDirectory
+from metavib.run_directory import RunDirectory, WatchedDirectory
 from metavib.trainer import Progress, Run, train
 
 
@@ -42,6 +44,7 @@ class Surroundings:
     reading: Reading | None = None
     show: Callable[[Progress], None] = lambda progress: None
     say: Callable[[str], None] = lambda text: None
+    processes: Processes = ALONE  # that train the run together, each with surroundings of its own
 
 
 @dataclass(frozen=True)
@@ -55,14 +58,24 @@ class Opened:
 
 
 def run_experiment(experiment: Experiment, out: Path, surroundings: Surroundings) -> dict[str, Any]:
-    """Train and measure the experiment in its directory; goes on where an earlier call stopped."""
-    directory = RunDirectory(out)
+    """Train and measure the experiment in its directory; goes on where an earlier call stopped.
+
+    Of several processes the first one has the results, and the others have none.
+    """
+    processes = surroundings.processes
+    directory = RunDirectory(out) if processes.first else WatchedDirectory(out)
     with contextlib.ExitStack() as locks:
-        finished = take(directory, experiment, locks)
+        finished = processes.from_first(lambda: take(directory, experiment, locks))
         if finished is not None:
             surroundings.say(f"{out} is finished already; nothing was trained.")
             return finished
-        opened = open_run(experiment, directory, surroundings)
+        with processes.machine_by_machine():
+            opened = open_run(experiment, directory, surroundings)
+        seen = [opened.run.split, opened.run.sources.record["content"]]
+        if seen != processes.from_first(lambda: seen):
+            raise UserError(
+                "this process sees other images than the first one: give all machines the same ones."
+            )
         (results,) = train_and_measure([opened], directory.checkpoints, surroundings)
         assert results is not None  # a run that breaks down alone is an error
         return results
@@ -135,11 +148,16 @@ def train_and_measure(
     The caller holds the locks of their directories (`take`). `failures` is told which ones did, and why.
     """
     failures = {} if failures is None else failures
-    atomic.remove_leftovers(checkpoints)
+    processes = surroundings.processes
+    if processes.watch is not None:
+        processes.watch.advice = lambda: in_words(checkpoints)
+    if processes.first:
+        atomic.remove_leftovers(checkpoints)
     for opened in stack:
         directory, sources, split = opened.run.directory, opened.run.sources, opened.split
-        check_directory(directory, opened.experiment, {"split": opened.run.split, **sources.record})
-        describe_run(directory, opened.experiment, opened.dataset, split, sources, surroundings.device)
+        if processes.first:
+            check_directory(directory, opened.experiment, {"split": opened.run.split, **sources.record})
+            describe_run(directory, opened.experiment, opened.dataset, split, sources, surroundings.device)
         surroundings.say(
             f"{opened.experiment.algorithm} on {opened.dataset.name} ({opened.dataset.protocol}), "
             f"{split.target!r} unseen, seed {opened.experiment.seed}, split {opened.run.split}"
@@ -151,6 +169,7 @@ def train_and_measure(
         checkpoints,
         checkpoint_seconds=surroundings.checkpoint_seconds,
         stop=surroundings.stop,
+        processes=processes,
     ):
         for note in progress.notes:
             surroundings.say(note)
@@ -158,6 +177,8 @@ def train_and_measure(
             surroundings.say(f"{stack[number].run.directory.path} is left out: {what}")
         failures.update(progress.failures)
         surroundings.show(progress)
+    if not processes.first:
+        return [{}]
     results: list[dict[str, Any] | None] = []
     for number, opened in enumerate(stack):
         try:

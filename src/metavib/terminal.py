@@ -17,11 +17,17 @@ class _Terminal:
     """A terminal has room for one thing that moves; what comes second while there is one stays unseen."""
 
     taken = False
+    silent = False  # of several processes of one run, one speaks
+
+
+def be_silent() -> None:
+    """Show nothing more: another process does."""
+    _Terminal.silent = True
 
 
 def take_terminal() -> bool:
     """Whether there is a terminal and nothing moves in it yet; then it is the caller's until it is given back."""
-    if _Terminal.taken or not sys.stderr.isatty():
+    if _Terminal.taken or _Terminal.silent or not sys.stderr.isatty():
         return False
     _Terminal.taken = True
     return True
@@ -103,7 +109,8 @@ class Bar:
 
 def say(text: str) -> None:
     """A line for people."""
-    print(text, file=sys.stderr)
+    if not _Terminal.silent:
+        print(text, file=sys.stderr)
 
 
 @contextlib.contextmanager

@@ -15,10 +15,11 @@ from torch import Tensor
 from metavib import checkpoint as checkpoints
 from metavib.checkpoint import Checkpoint
 from metavib.data.prepared import LabelledRows
-from metavib.evaluate import AtMean, embed, measure_at_mean
+from metavib.evaluate import AtMean, batches_of, embed, measure_at_mean
 from metavib.experiment import Experiment
 from metavib.information_recording import InformationProbe, probe_of, recording_steps
 from metavib.optimization import NonFiniteError, learning_rate_at
+from metavib.processes.group import ALONE, Processes
 from metavib.program import Program, Trainee
 from metavib.run_directory import RunDirectory
 from metavib.selection import RunState, selects
@@ -75,12 +76,14 @@ def train(
     *,
     checkpoint_seconds: float = 30.0,
     stop: Callable[[], bool] = lambda: False,
+    processes: Processes = ALONE,
 ) -> Iterator[Progress]:
     """Train, from the newest checkpoint in the folder, and leave the selected parameters in each `algorithm`.
 
-    Of stacked runs each has its own log, selection and end; one that breaks down is told of and left out.
+    Of stacked runs each has its own log, selection and end; one that breaks down is told of and left out. The
+    processes of one run go through this together, and the first of them writes.
     """
-    training = _Training(runs, folder)
+    training = _Training(runs, folder, processes)
     notes = training.restore() + training.unrecorded
     yield training.progress(notes=notes, failures=training.broken)  # also those of before an interruption
     if training.program.done == 0:
@@ -91,8 +94,9 @@ def train(
         training.record_information()
         if training.logs_now:
             yield training.log()
-        asked_to_stop = stop()
-        if asked_to_stop or time.monotonic() - last_saved >= save_after:
+        due = processes.first and time.monotonic() - last_saved >= save_after
+        asked_to_stop, saves_now = processes.any(stop(), due)
+        if asked_to_stop or saves_now:
             began = time.monotonic()
             yield training.progress(failures=training.failures())
             training.save()
@@ -104,19 +108,21 @@ def train(
     training.finish()
 
 
-def validate(run: Run) -> AtMean:
+def validate(run: Run, processes: Processes) -> AtMean:
     """Accuracy and loss on the validation images, with all that prediction needs from the training ones."""
-    run.algorithm.absorb(run.sources.train.batches())
-    return measure_at_mean(run.algorithm, embed(run.algorithm, run.validation.batches()))
+    run.algorithm.absorb(batches_of(run.sources.train, run.algorithm, processes))
+    images = batches_of(run.validation, run.algorithm, processes)
+    measured = measure_at_mean(run.algorithm, embed(run.algorithm, images))
+    return AtMean(**processes.from_first(lambda: asdict(measured)))  # what follows from it, follows for all
 
 
 class _Training:
     """Runs in training: their program, what the loop knows of each, and how that is kept and taken up again."""
 
-    def __init__(self, runs: Sequence[Run], folder: Path) -> None:
-        self.runs, self.folder = runs, folder
+    def __init__(self, runs: Sequence[Run], folder: Path, processes: Processes) -> None:
+        self.runs, self.folder, self.processes = runs, folder, processes
         self.identity = identity_of([run.experiment for run in runs])
-        self.program = Program(runs)
+        self.program = Program(runs, processes=processes)
         self.states = [RunState() for _ in runs]
         self.kept: dict[str, Tensor] = {}  # the parameters that the selection rule keeps, [runs, ...] each
         settings = runs[0].experiment.training
@@ -191,7 +197,7 @@ class _Training:
                 images, settings = len(run.validation), run.experiment.training
                 if not state.going or images == 0:
                     continue
-                found[number] = validate(run)
+                found[number] = validate(run, self.processes)
                 if state.consider(self.program.done, found[number].accuracy, images, settings):
                     self._keep(number)
         for number, one in found.items():
@@ -221,14 +227,17 @@ class _Training:
 
     def save(self) -> None:
         """Write a checkpoint of all runs."""
-        checkpoints.save(self.folder, self._checkpoint(), self.identity)
+        if self.processes.first:
+            checkpoints.save(self.folder, self._checkpoint(), self.identity)
         self.saved_step = self.program.done
 
     @checkpoints.refused
     @torch.no_grad()
     def restore(self) -> tuple[str, ...]:
         """Go on from the newest checkpoint, if there is one; what is wrong with those that were passed over."""
-        saved, complaints = checkpoints.newest(self.folder, self.identity)
+        saved, complaints = checkpoints.newest_of_first(
+            self.folder, self.identity, self.processes, self._checkpoint
+        )
         if saved is not None:
             for name, parameter in self.program.parameters.items():
                 parameter.copy_(saved.tensors[f"parameters/{name}"])
@@ -258,7 +267,7 @@ class _Training:
             if state.failure is not None:
                 continue  # alone it would not have come so far
             if len(self.runs) > 1:
-                checkpoints.save(run.directory.checkpoints, _slice(last, number), run.experiment.identity())
+                checkpoints.save(run.directory.checkpoints, last.of_run(number), run.experiment.identity())
             chosen = self.program.average.chosen(number, state.valley)
             if selects(run.experiment.training) and state.step is not None:
                 chosen = {name: kept[number] for name, kept in self.kept.items()}
@@ -266,7 +275,7 @@ class _Training:
                 for name, parameter in run.algorithm.named_parameters():
                     parameter.copy_(chosen[name])
             run.algorithm.backbone.precision = None  # measured as it will be used: bfloat16 has other answers
-            run.algorithm.absorb(run.sources.train.batches())
+            run.algorithm.absorb(batches_of(run.sources.train, run.algorithm, self.processes))
 
     def _raise_where_none_is_left(self) -> None:
         failed = [state.failure for state in self.states if state.failure is not None]
@@ -290,12 +299,4 @@ class _Training:
 def slice_checkpoint(folder: Path, runs: Sequence[str], number: int) -> Checkpoint | None:
     """The newest checkpoint of one run of a stack whose runs have these identities; None where there is none."""
     saved, _ = checkpoints.newest(folder, _identity_of_stack(runs))
-    return None if saved is None else _slice(saved, number)
-
-
-def _slice(checkpoint: Checkpoint, number: int) -> Checkpoint:
-    """The part of one run; of one that stopped early, as it was then and stayed."""
-    tensors = {name: t[number : number + 1].contiguous() for name, t in checkpoint.tensors.items()}
-    state = checkpoint.values["runs"][number]
-    step = checkpoint.step if state["stopped"] is None else state["stopped"]
-    return Checkpoint(step, tensors, {"runs": [state]})
+    return None if saved is None else saved.of_run(number)

@@ -47,6 +47,9 @@ class Algorithm(nn.Module, ABC):
     PAIRED: bool = False
     """Whether all domains of an episode are drawn by the same numbers: of Rotated MNIST, the same digits."""
 
+    WHOLE_IMAGES: bool = False
+    """Whether `losses` looks at images itself, not by the backbone alone: each of several processes reads all then."""
+
     BACKBONES: tuple[str, ...] = ("backbone.",)
     """How the names of parameters begin that learn at `backbone_rate`: those of copies of the backbone too."""
 

@@ -75,6 +75,7 @@ class CrossGrad(SoftmaxClassifier):
 
     STACKABLE = ("label_step", "domain_step", "label_share", "domain_share")
     PER_DOMAIN = True
+    WHOLE_IMAGES = True
     BACKBONES = ("backbone.", "domain_backbone.")
     APART = ("domain_",)
     label_step: Tensor

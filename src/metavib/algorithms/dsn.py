@@ -70,6 +70,7 @@ class DSN(SoftmaxClassifier):
 
     STACKABLE = ("reconstruction_weight", "difference_weight", "similarity_weight")
     PER_DOMAIN = True
+    WHOLE_IMAGES = True
     APART = ("domain_network.",)
     reconstruction_weight: Tensor  # alpha
     difference_weight: Tensor  # beta

@@ -69,6 +69,7 @@ class JiGen(SoftmaxClassifier):
         )
 
     STACKABLE = ("jigsaw_weight", "shuffled_share")
+    WHOLE_IMAGES = True
     jigsaw_weight: Tensor
     shuffled_share: Tensor
     orders: Tensor

@@ -81,7 +81,7 @@ class MMDAAE(SoftmaxClassifier):
         features = self.backbone(samples.flat_images(), noise.get("dropout"))
         codes = self.encoder(features)
         discrepancies = pairwise_mmd(codes.unflatten(0, samples.labels.shape), SQUARED_WIDTHS)
-        drawn = self.discriminator(laplace(noise["prior"]))
+        drawn = self.discriminator(laplace(noise["prior"]).to(codes))
         softplus = nn.functional.softplus
         return {
             "classification": nn.functional.cross_entropy(self.classifier(codes), samples.flat_labels()),

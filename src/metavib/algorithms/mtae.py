@@ -69,6 +69,7 @@ class MTAE(SoftmaxClassifier):
 
     STACKABLE = ("reconstruction_weight",)
     PER_DOMAIN = True
+    WHOLE_IMAGES = True
     PAIRED = True
     APART = ("decoders.",)
     reconstruction_weight: Tensor

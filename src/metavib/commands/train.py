@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import math
+import os
 import secrets
 import shlex
 import signal
@@ -14,13 +15,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import torch
+
 from metavib.averaging import AVERAGES
 from metavib.config_file import read_config
 from metavib.cross_validation import LEAVE_ONE_DOMAIN_OUT, RULES
 from metavib.data.catalog import NAMES, open_dataset
-from metavib.device import resolve_device
 from metavib.errors import UserError, unknown_name
 from metavib.experiment import Experiment, experiment_from
+from metavib.processes.group import Processes
+from metavib.processes.torchrun import joined, started_by_torchrun
 from metavib.run_directory import RunDirectory, read_json
 from metavib.runner import Surroundings, run_experiment
 from metavib.terminal import Bar, reading_bar, say
@@ -34,15 +38,29 @@ def run(arguments: argparse.Namespace) -> int:
     from metavib.commands import train_grid  # which builds on this module
 
     if train_grid.is_grid(arguments):
+        if started_by_torchrun():
+            raise UserError(
+                "torchrun trains one run in several processes: name one target, seed, algorithm and value of each "
+                "setting. Grids are trained by metavib train without torchrun."
+            )
         return train_grid.run(arguments)
-    experiment, out = experiment_and_place(arguments)
+    with joined(arguments.device) as (processes, device):
+        return train_one(arguments, processes, device)
+
+
+def train_one(arguments: argparse.Namespace, processes: Processes, device: torch.device) -> int:
+    """One run, in one process or in several."""
+    if processes.size == 1:
+        experiment, out = experiment_and_place(arguments)
+    else:
+        experiment, out = _decided_by_first(arguments, processes)
     with (
-        stop_requested() as stop,
+        stop_requested() if processes.size == 1 else contextlib.nullcontext(processes.asked_to_stop) as stop,
         reading_bar("reading images") as reading,
         Bar("training", experiment.training.steps) as bar,
     ):
         surroundings = Surroundings(
-            device=resolve_device(arguments.device),
+            device=device,
             data_root=Path(arguments.data) if arguments.data else None,
             skip_bad=arguments.skip_bad,
             checkpoint_seconds=arguments.checkpoint_seconds,
@@ -50,12 +68,15 @@ def run(arguments: argparse.Namespace) -> int:
             reading=reading,
             show=lambda progress: bar.update(progress.step, in_words(progress)),
             say=bar.say,
+            processes=processes,
         )
         try:
             results = run_experiment(experiment, out, surroundings)
         except Stopped as stopped:
             bar.say(f"metavib: {stopped}; the run is kept. To go on: {resume_command(arguments, out)}")
             return 130
+    if not processes.first:
+        return 0
     show_results(f"unseen domain {results['unseen_domain']!r}", results["unseen"], results)
     say(f"the run is in {out}. Try: metavib predict {shlex.quote(str(out))} IMAGE...")
     if arguments.json:
@@ -133,8 +154,10 @@ def usual_place(experiment: Experiment) -> Path:
 
 
 def resume_command(arguments: argparse.Namespace, out: Path) -> str:
-    """The shortest command that goes on with a run."""
+    """The shortest command that goes on with a run. It may have any number of processes."""
     words = ["metavib", "train", "--out", str(out)]
+    if started_by_torchrun():
+        words = ["torchrun", "--nproc-per-node", os.environ.get("LOCAL_WORLD_SIZE", "1"), "-m", *words]
     for name in ("data", "memory", "device"):
         if getattr(arguments, name) not in (None, "auto"):
             words += [f"--{name}", getattr(arguments, name)]
@@ -195,6 +218,17 @@ def show_results(title: str, measured: dict[str, Any], results: dict[str, Any]) 
         f"  ({measured['measured_by']}; {selected_by(results)}; protocol: {results['protocol']}; "
         f"split {results['split']}; seed {results['seed']})"
     )
+
+
+def _decided_by_first(arguments: argparse.Namespace, processes: Processes) -> tuple[Experiment, Path]:
+    """`experiment_and_place` of the first process: it may draw a seed, or have a run that is there on its disk."""
+
+    def decide() -> list[Any]:
+        experiment, out = experiment_and_place(arguments)
+        return [experiment.to_json(), str(out)]
+
+    values, out = processes.from_first(decide)
+    return experiment_from(values), Path(out)
 
 
 def _recorded_experiment(out: Path) -> dict[str, Any]:

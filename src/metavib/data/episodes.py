@@ -11,6 +11,7 @@ from torch import Tensor
 
 from metavib.data.storage import Batch, ImageStore, joined
 from metavib.data.transforms import DRAWS_PER_IMAGE, Augmentation, Preprocessing, prepare
+from metavib.processes.division import Division
 from metavib.randomness import fold, key_of, uniform
 from metavib.shapes import Float, Int, Num
 
@@ -106,11 +107,13 @@ class EpisodeSampler:
         class_balanced: bool,
         augmentation: Augmentation,
         paired: bool = False,
+        division: Division | None = None,
     ) -> None:
         """`paired`: all domains are drawn by the same numbers. Where they hold the same objects, as those of
         Rotated MNIST do, these are the same objects; elsewhere slots that ask for a class ask for the same one.
+        `division`: of the images of each domain only this process's own are read; labels are those of all.
         """
-        self.paired = paired
+        self.paired, self.division = paired, division
         self.augmentation, self.preprocessing = augmentation, sources[0].preprocessing
         self.classes, self.source_domains = sources[0].classes, sources[0].domains
         self.domains = min(domains_per_episode, self.source_domains)
@@ -149,7 +152,7 @@ class EpisodeSampler:
     def drawn(self, step: int | Int[Tensor, ""], into: Tensor | None = None) -> Drawn:
         """The images of a step; from files they are read into `into` where it is given."""
         position, domains = self._positions(step)
-        rows = self.rows[position.flatten()]
+        rows = self.rows[self._own(position).flatten()]
         if self.store.resident:
             return Drawn(self.store.tensor, rows, self.labels[position], domains)
         pixels = self.store.gather_on_host(rows, into)
@@ -161,14 +164,18 @@ class EpisodeSampler:
         draws = None
         if self.augmentation.active:
             key = fold(self.augmentation_keys, step)
-            draws = uniform(key, (drawn.labels[0].numel(), DRAWS_PER_IMAGE)).flatten(0, 1)
+            draws = uniform(key, (*drawn.labels.shape[1:], DRAWS_PER_IMAGE))
+            draws = self._own(draws).flatten(0, 2)
         images = prepare(drawn.pixels, drawn.rows, self.preprocessing, self.augmentation, draws)
-        images = images.unflatten(0, drawn.labels.shape)
+        images = images.unflatten(0, (*drawn.labels.shape[:2], -1))
         labels, domains = drawn.labels, drawn.domains
         return Episode(
             meta_train=Samples(images[:, 1:], labels[:, 1:], domains[:, 1:]),
             meta_test=Samples(images[:, :1], labels[:, :1], domains[:, :1]),
         )
+
+    def _own(self, values: Num[Tensor, "runs domains samples ..."]) -> Num[Tensor, "runs domains own ..."]:
+        return values if self.division is None else self.division.own(values, dim=2)
 
     def _positions(
         self, step: int | Int[Tensor, ""]

@@ -124,7 +124,7 @@ class ImageStore:
         size: int | None,
     ) -> Iterator[Batch]:
         """The images at these positions as the network wants them, so many at a time, never augmented."""
-        size = size or self._batch_size()
+        size = size or self.batch_size
         pixels = self._gathered(rows.split(size))
         for some, some_labels in zip(pixels, labels.split(size), strict=True):
             yield Batch(preprocessing(some), some_labels)
@@ -168,7 +168,8 @@ class ImageStore:
                 place.copy_(self.gather_on_host(rows))
         return whole
 
-    def _batch_size(self) -> int:
+    @property
+    def batch_size(self) -> int:
         """Images that pass through the network at a time: a GPU wants many, and all want fewer large ones."""
         values = math.prod(self.shape)
         if self.device.type == "cpu":

@@ -9,13 +9,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torchvision import models
 
+from metavib.processes.division import Division, copied, gathered, sliced
 from metavib.shapes import Float
 
 
@@ -49,10 +51,12 @@ class Backbone(nn.Module, ABC):
     imagenet_weights: models.WeightsEnum | None = None  # where torchvision has the network trained
     head_keys: tuple[str, ...] = ("classifier.", "fc.")  # of a file of weights, and not ours to load
 
+    division: Division | None = None  # among processes: then the images are this one's own, the features all
+
     @final  # type: ignore[misc]  # nn.Module declares forward as a variable
     def forward(
         self,
-        images: Float[Tensor, "batch channels height width"],
+        images: Float[Tensor, "own channels height width"],
         dropout: Float[Tensor, "batch units"] | None = None,
     ) -> Float[Tensor, "batch features"]:
         """Features in float32, or in the images' float64.
@@ -60,18 +64,37 @@ class Backbone(nn.Module, ABC):
         `dropout` is standard normal noise, one draw for each of `dropout_units`: a unit is kept where its
         draw is positive. Without it nothing is dropped.
         """
-        with self._in_its_precision(images):
-            return _at_least_single(self.extract(images, self._masks(dropout)))
+        *_, features = self._in_all_processes(images, dropout, at_stages=False)
+        return features
 
     @final
     def at_stages(
         self,
-        images: Float[Tensor, "batch channels height width"],
+        images: Float[Tensor, "own channels height width"],
         dropout: Float[Tensor, "batch units"] | None = None,
     ) -> tuple[Float[Tensor, "batch ..."], ...]:
         """Maps or units on the way, as many as `stage_sizes` says, and the features last."""
+        return self._in_all_processes(images, dropout, at_stages=True)
+
+    def _in_all_processes(
+        self, images: Tensor, dropout: Tensor | None, *, at_stages: bool
+    ) -> tuple[Tensor, ...]:
+        if self.division is None:
+            return self.of_these(images, dropout, at_stages=at_stages)
+        own_images = sliced(images, self.division) if self.division.whole_images else images
+        own_dropout = None if dropout is None else self.division.own_rows(dropout)
+        parameters = {f"backbone.{name}": own for name, own in self.named_parameters()}
+        given = (own_images, own_dropout, at_stages)
+        own = functional_call(_Undivided(self), copied(parameters), given)
+        return tuple(gathered(one, self.division) for one in own)
+
+    @final
+    def of_these(self, images: Tensor, dropout: Tensor | None, *, at_stages: bool) -> tuple[Tensor, ...]:
+        """The features of these images by themselves, or all stages."""
         with self._in_its_precision(images):
-            return tuple(map(_at_least_single, self.stages(images, self._masks(dropout))))
+            if at_stages:
+                return tuple(map(_at_least_single, self.stages(images, self._masks(dropout))))
+            return (_at_least_single(self.extract(images, self._masks(dropout))),)
 
     @abstractmethod
     def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
@@ -118,6 +141,27 @@ class Staged(Backbone):
 
 def _at_least_single(values: Tensor) -> Tensor:
     return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+class _Undivided(nn.Module):
+    """A backbone by its `of_these`, where `functional_call` finds it."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, images: Tensor, dropout: Tensor | None, at_stages: bool) -> tuple[Tensor, ...]:
+        return self.backbone.of_these(images, dropout, at_stages=at_stages)
+
+
+@contextmanager
+def divided(backbone: Backbone, division: Division | None) -> Iterator[None]:
+    """Inside, the backbone is given a process's own images and gives the features of all."""
+    former, backbone.division = backbone.division, division
+    try:
+        yield
+    finally:
+        backbone.division = former
 
 
 def drop(units: Tensor, mask: Tensor | None) -> Tensor:

@@ -1,0 +1,1 @@
+"""One run in several processes, as torchrun starts them: who they are, what each does, and what they share."""
