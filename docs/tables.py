@@ -451,8 +451,7 @@ def chaos_machine() -> str:
     own = record("chaos")
     return (
         f"Revision `{own['revision']}`, seed {own['seed']}, {own['cores']} cores with a load average of "
-        f"{own['load_average']:.1f} (more than the cores: others were at work too), "
-        f"{own['seconds'] / 60:.0f} minutes."
+        f"{own['load_average']:.1f} (others were at work too), {own['seconds'] / 60:.0f} minutes."
     )
 
 

@@ -99,10 +99,14 @@ class FullDisk:
     def __init__(self, folder: Path) -> None:
         self.folder, self.filler = folder, folder / ".filler"
         library = ctypes.CDLL(None, use_errno=True)
-        flags = NEW_MOUNTS | (0 if os.geteuid() == 0 else NEW_USER)
-        own = (
-            library.unshare(flags) == 0 and library.mount(b"none", b"/", None, PRIVATE | RECURSIVE, None) == 0
-        )
+        user, group = os.geteuid(), os.getegid()
+        own = library.unshare(NEW_MOUNTS | (NEW_USER if user else 0)) == 0
+        if own and user:  # files on the new disk belong to the same user as elsewhere
+            with contextlib.suppress(OSError):  # the mount then fails, and says so
+                Path("/proc/self/setgroups").write_text("deny")
+                Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+                Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+        own = own and library.mount(b"none", b"/", None, PRIVATE | RECURSIVE, None) == 0
         if not own or library.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", 0, f"size={SIZE}".encode()) != 0:
             reason = os.strerror(ctypes.get_errno())
             raise CannotBeTried(f"a disk of its own needs the right to mount one ({reason})")

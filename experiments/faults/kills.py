@@ -189,7 +189,9 @@ class _Campaign:
             self.tally.refused += 1
             self.tally.complaints += (command.errors[-500:],)
             return
-        self.life = min(self.life, time.monotonic() - command.began)  # the first may have been a slow one
+        if self.killed_here == 0:  # a whole life; the undisturbed one may have been slow
+            ratio = min(1.0, (time.monotonic() - command.began) / self.life)
+            self.life, self.writing = self.life * ratio, self.writing * ratio
         found = left_in(self.folder)
         if found != self.expected:
             self.tally.identical = False

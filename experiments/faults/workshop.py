@@ -64,7 +64,7 @@ def open_workshop(root: Path) -> Workshop:
 
     workshop = Workshop(root)
     random = np.random.default_rng(0)
-    for place, count, side in ((workshop.images, 4, 20), (workshop.pictures, 20, 500)):
+    for place, count, side in ((workshop.images, 4, 20), (workshop.pictures, 16, 300)):
         for domain in ("art", "cartoon", "photo", "sketch"):
             for position, label in enumerate(("cat", "dog")):
                 folder = place / domain / label
@@ -72,7 +72,7 @@ def open_workshop(root: Path) -> Workshop:
                 for number in range(count):
                     pixels = random.integers(0, 120, (side, side, 3), dtype=np.uint8)
                     pixels[:, position * side // 2 :][:, : side // 2] += 120  # the class can be seen
-                    Image.fromarray(pixels).save(folder / f"{number}.png")
+                    Image.fromarray(pixels).save(folder / f"{number}.png", compress_level=1)
     return workshop
 
 
