@@ -26,7 +26,7 @@ from metavib.data.dataset import Dataset
 from metavib.errors import UserError
 from metavib.evaluate import AstrayError
 from metavib.optimization import NonFiniteError
-from metavib.run_checks import check_directory
+from metavib.run_checks import finished_already
 from metavib.run_directory import RunDirectory
 from metavib.runner import Surroundings, open_run, train_and_measure
 from metavib.trainer import Progress, identity_of, slice_checkpoint
@@ -62,7 +62,7 @@ def run_grid(
     """
     done: dict[Path, Done] = {}
     for cell in cells:
-        finished = check_directory(RunDirectory(cell.out), cell.experiment)
+        finished = finished_already(RunDirectory(cell.out), cell.experiment, blind=surroundings.blind)
         if finished is not None:
             surroundings.say(f"{cell.out} is finished already; nothing was trained.")
             done[cell.out] = Done(cell, finished, None)
@@ -92,7 +92,10 @@ def _stacks(cells: Sequence[Cell], surroundings: Surroundings, batch: int | None
     waiting = {cell.experiment.identity(): cell for cell in cells}
     for folder in sorted({cell.out.parent / ".stacks" for cell in cells}):
         for members in sorted(folder.glob("*/members.json")):
-            identities = json.loads(members.read_text())
+            try:
+                identities = json.loads(members.read_text())
+            except FileNotFoundError:  # another process beside us has just finished its own
+                continue
             mine = [waiting[identity] for identity in identities if identity in waiting]
             if len(mine) == len(identities) and not any(_has_checkpoint(cell) for cell in mine):
                 yield mine

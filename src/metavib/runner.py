@@ -38,6 +38,7 @@ class Surroundings:
     data_root: Path | None = None
     skip_bad: bool = False
     checkpoint_seconds: float = 30.0
+    blind: bool = False  # leaves the unseen domain closed: settings are being chosen by source validation
     stop: Callable[[], bool] = lambda: False
     reading: Reading | None = None
     show: Callable[[Progress], None] = lambda progress: None
@@ -161,7 +162,11 @@ def train_and_measure(
 
 
 def finish(opened: Opened, surroundings: Surroundings) -> dict[str, Any]:
-    """Keep the model; then, and only now, open the unseen domain and measure."""
+    """Keep the model; then, and only now, open the unseen domain and measure.
+
+    A blind run ends before that, with what its source validation says. Called again with open eyes, it is measured
+    without a further step.
+    """
     experiment, dataset, split = opened.experiment, opened.dataset, opened.split
     algorithm, sources, directory = opened.run.algorithm, opened.run.sources, opened.run.directory
     digest = opened.run.split
@@ -182,23 +187,11 @@ def finish(opened: Opened, surroundings: Surroundings) -> dict[str, Any]:
         calibration=calibrate(algorithm, validation) if validation else None,
     )
     save_model(directory.model, algorithm, description)
-    target, target_record = open_target(
-        dataset,
-        split,
-        preprocessing,
-        surroundings.device,
-        sources.digests,
-        skip_bad=surroundings.skip_bad,
-        progress=surroundings.reading,
-    )
-    for skipped in target_record["skipped_files"]:
-        surroundings.say(f"left out {skipped}")
-    unseen = embed(algorithm, target.batches())
 
     def measured(embedded: Embedded) -> dict[str, Any]:
         return measure(algorithm, embedded, experiment.seed, experiment.evaluation)
 
-    results = {
+    known = {
         "format": FORMAT,
         "experiment": experiment.identity(),
         "dataset": dataset.name,
@@ -215,6 +208,24 @@ def finish(opened: Opened, surroundings: Surroundings) -> dict[str, Any]:
         "without": list(experiment.without),
         "classes": list(split.classes),
         "unseen_domain": split.target,
+    }
+    if surroundings.blind:
+        known["source_validation"] = measured(validation) if validation else None
+        atomic.write_json(directory.validation, known)
+        return known
+    target, target_record = open_target(
+        dataset,
+        split,
+        preprocessing,
+        surroundings.device,
+        sources.digests,
+        skip_bad=surroundings.skip_bad,
+        progress=surroundings.reading,
+    )
+    for skipped in target_record["skipped_files"]:
+        surroundings.say(f"left out {skipped}")
+    unseen = embed(algorithm, target.batches())
+    results = known | {
         "unseen": measured(unseen),
         "source_validation": measured(validation) if validation else None,
         "unsure": answered(algorithm, unseen, description.calibration) if description.calibration else None,
