@@ -94,7 +94,7 @@ def search(arguments: argparse.Namespace, plan: Plan, out: Path, terms: Terms) -
         SweepBoard(plan, out) as board,
     ):
 
-        def train(who: dict[Cell, tuple[str, str]], *, blind: bool, stage: str) -> dict[Path, Done]:
+        def train(who: dict[Cell, tuple[str, str]], blind: bool, stage: str) -> dict[Path, Done]:
             board.expect(who, stage)
             own = replace(terms, blind=blind)
             return train_all(list(who), own, engine, board, retries=arguments.retries, stop=stop)

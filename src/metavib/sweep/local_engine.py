@@ -16,7 +16,6 @@ from typing import IO, Any, final
 
 import torch
 
-import metavib
 from metavib import atomic
 from metavib.errors import UserError
 from metavib.sweep.engine import Engine, News
@@ -111,7 +110,7 @@ class LocalEngine(Engine):
     def _hired(self) -> _Worker:
         """A new process. It has a session of its own, so that Ctrl-C reaches the driver alone."""
         environment = dict(os.environ)
-        found_in = str(Path(metavib.__file__).parents[1])
+        found_in = str(Path(__file__).parents[2])
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [found_in, os.environ.get("PYTHONPATH")]))
         environment.setdefault("OMP_NUM_THREADS", str(self.threads))
         gpu = None

@@ -28,7 +28,7 @@ from metavib.sweep.local_engine import LAST_MESSAGES
 from metavib.sweep.packets import Packet
 from metavib.sweep.workspace import Workspace, gathered, placed
 
-SECONDS_BETWEEN_FILES = 2.0
+SECONDS_BETWEEN_FILES = 1.0
 SECONDS_RESOURCES_HOLD = 5.0
 
 

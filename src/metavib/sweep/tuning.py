@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from metavib import atomic
 from metavib.cells import Cell
@@ -18,12 +18,9 @@ from metavib.sweep.plan import Plan
 from metavib.sweep.search import Search, Setting, prepared_search
 from metavib.sweep.study import Study, open_journal
 
-
-class Train(Protocol):
-    """Whoever has cells trained. `who` says for which algorithm and target a cell is."""
-
-    def __call__(self, who: dict[Cell, tuple[str, str]], *, blind: bool, stage: str) -> dict[Path, Done]:
-        """What became of each, by its place."""
+# Has cells trained, blind or not, at a stage with a name, and says what became of each, by its place. With a cell
+# comes the algorithm and the target that it is for.
+Train = Callable[[dict[Cell, tuple[str, str]], bool, str], dict[Path, Done]]
 
 
 @dataclass
@@ -153,7 +150,7 @@ def _judge(plan: Plan, asked: Sequence[tuple[Contest, list[Trial]]], train: Trai
     }
     rounds = max(contest.search.rounds for contest, _ in asked)
     stage = "choosing" if rounds == 1 else f"choosing, round {number + 1} of {rounds}"
-    done = train(who, blind=plan.rule.blind, stage=stage) if who else {}
+    done = train(who, plan.rule.blind, stage) if who else {}
     for _, trials in asked:
         for trial in trials:
             if id(trial) in judges:
@@ -171,7 +168,7 @@ def _measured(plan: Plan, contests: Sequence[Contest], train: Train) -> list[Mea
         if contest.chosen is not None
         for cell in contest.chosen.cells
     }
-    done = train(who, blind=False, stage="measuring what was chosen") if who else {}
+    done = train(who, False, "measuring what was chosen") if who else {}
     found = []
     for contest in contests:
         cells = contest.chosen.cells if contest.chosen is not None else ()
