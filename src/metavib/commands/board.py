@@ -27,6 +27,10 @@ class Board(LiveTable, Watch):
         self.accuracies: dict[Path, float] = {}
         self.started: dict[Path, tuple[float, int]] = {}
 
+    def __enter__(self) -> Board:
+        self.begin()
+        return self
+
     def running(self, cells: Sequence[Cell], progress: Progress) -> None:
         """Note where the cells stand, and how long they will take."""
         now = time.monotonic()

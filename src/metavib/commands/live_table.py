@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from typing import Any, Self
+from typing import Any
 
 from metavib.terminal import PLAIN_SECONDS, give_terminal_back, say, take_terminal
 
@@ -20,7 +20,8 @@ class LiveTable(ABC):
     def text(self) -> str:
         """The table as it stands."""
 
-    def __enter__(self) -> Self:
+    def begin(self) -> None:
+        """Take the terminal, where there is one."""
         if take_terminal():
             try:
                 from rich.console import Console
@@ -30,7 +31,6 @@ class LiveTable(ABC):
             else:
                 self.live = Live(console=Console(stderr=True), refresh_per_second=2)
                 self.live.start()
-        return self
 
     def __exit__(self, *error: object) -> None:
         if self.live is not None:

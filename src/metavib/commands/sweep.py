@@ -30,6 +30,7 @@ from metavib.terminal import say
 from metavib.trainer import Stopped
 
 ENGINES = ("local", "ray")
+DEVICES = ("auto", "cpu", "cuda")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -72,6 +73,10 @@ def check_flags(arguments: argparse.Namespace) -> None:
             not math.isfinite(value) or value < 0 or (value > 1 and value != int(value))
         ):
             raise UserError(f"{flag} takes a share from 0 to 1, or a whole number.")
+    if arguments.engine == "local":
+        resolve_device(arguments.device)
+    elif arguments.device not in DEVICES:  # which there may be elsewhere
+        raise unknown_name("device", arguments.device, DEVICES)
     if arguments.engine != "ray" and (arguments.address is not None or arguments.gpus_per_task is not None):
         raise UserError("--address and --gpus-per-task are for --engine ray. Add it, or drop them.")
     if arguments.address is not None and arguments.workers is not None:

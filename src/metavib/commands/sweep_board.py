@@ -28,6 +28,10 @@ class SweepBoard(LiveTable, Listener):
         self.steps: dict[Path, str] = {}  # of those that are being trained
         self.over: dict[Path, bool] = {}  # whether it has results
 
+    def __enter__(self) -> SweepBoard:
+        self.begin()
+        return self
+
     def expect(self, who: Mapping[Cell, tuple[str, str]], stage: str) -> None:
         """A new stage, with these cells."""
         self.stage = stage

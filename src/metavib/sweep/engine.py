@@ -105,6 +105,7 @@ def train_all(
         for heard in engine.news():
             campaign.hear(heard.packet, heard.message)
         if stop():
+            listener.log("asked to stop")
             engine.stop()
             raise Stopped(f"stopped with {len(campaign.done)} of {len(own)} runs done")
     return campaign.done

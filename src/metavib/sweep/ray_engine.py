@@ -21,14 +21,14 @@ from typing import Any, final
 
 import torch
 
-from metavib import __version__
+from metavib import __version__, atomic
 from metavib.errors import UserError
 from metavib.sweep.engine import Engine, News
 from metavib.sweep.local_engine import LAST_MESSAGES
 from metavib.sweep.packets import Packet
 from metavib.sweep.workspace import Workspace, gathered, placed
 
-SECONDS_BETWEEN_FILES = 1.0
+SECONDS_BETWEEN_FILES = 0.5
 SECONDS_RESOURCES_HOLD = 5.0
 
 
@@ -75,7 +75,7 @@ class RayEngine(Engine):
             if address is not None:
                 self.ray.init(address=address, **quietly)
                 return
-            self.own_folder = Path(tempfile.mkdtemp(prefix="metavib-ray-"))  # short: it holds Unix sockets
+            self.own_folder = self._new_folder()
             self.ray.init(
                 num_cpus=workers,
                 num_gpus=0 if device == "cpu" else None,
@@ -90,6 +90,16 @@ class RayEngine(Engine):
             raise UserError(
                 f"cannot connect {where}: {reason} Check --address, or leave it out to start one here."
             ) from error
+
+    def _new_folder(self) -> Path:
+        """Where Ray keeps its sockets, whose names must be short. One that a killed driver left is removed."""
+        note = self.root / ".ray"
+        former = Path(note.read_text()) if note.exists() else None
+        if former and former.name.startswith("metavib-ray-") and former.parent == Path(tempfile.gettempdir()):
+            shutil.rmtree(former, ignore_errors=True)
+        folder = Path(tempfile.mkdtemp(prefix="metavib-ray-"))
+        atomic.write_text(note, str(folder))
+        return folder
 
     @property
     def workers(self) -> int:
@@ -157,13 +167,16 @@ class RayEngine(Engine):
             self.ray.shutdown()
         if self.own_folder is not None:
             shutil.rmtree(self.own_folder, ignore_errors=True)
+            (self.root / ".ray").unlink(missing_ok=True)
 
 
 def train_packet(
     values: dict[str, Any], files: dict[str, bytes], version: str, scratch: str | None
 ) -> Iterator[dict[str, Any]]:
     """The task: train in a folder of its own, and yield messages and files as they come."""
-    yield {"kind": "said", "text": f"a packet is on {socket.gethostname()}, process {os.getpid()}"}
+    names = ", ".join(Path(cell["out"]).name for cell in values["cells"])
+    place = f"{socket.gethostname()}, process {os.getpid()}"
+    yield {"kind": "said", "text": f"{names} is on {place}, with {len(files)} files"}
     if version != __version__:
         why = f"{socket.gethostname()} has metavib {__version__}, this machine {version}: install the same on all."
         yield {"kind": "refused", "why": why}
