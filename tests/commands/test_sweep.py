@@ -147,6 +147,7 @@ def workers_of(pid):
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+@pytest.mark.timeout(900)
 def test_a_killed_worker_a_killed_driver_and_ctrl_c_leave_no_trace_in_the_end(
     metavib, refused, program, inline_engine, swept, sweep_results, until, begun, tmp_path, monkeypatch
 ):

@@ -6,19 +6,21 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from sweep_fixtures import PATIENCE
 
-from metavib.sweep.ray_engine import train_packet
-
-pytest.importorskip("ray", reason="ray is not installed")
+from metavib.errors import UserError
+from metavib.sweep.ray_engine import RayEngine, train_packet
 
 
 @pytest.fixture
 def sweep(program, swept, tmp_path):
     """Starts the sweep with a Ray of its own; at the end nothing of either is left."""
+    pytest.importorskip("ray", reason="ray is not installed")
     processes = []
 
     def start():
@@ -56,6 +58,7 @@ def at_work(process, out):
     return None
 
 
+@pytest.mark.timeout(900)
 def test_a_killed_driver_and_a_killed_worker_leave_no_trace_in_the_end(
     sweep, swept, sweep_results, until, tmp_path
 ):
@@ -101,10 +104,73 @@ def test_other_versions_of_metavib_are_refused_by_name():
     assert "metavib 0.0.1: install the same on all" in second["why"].replace("this machine", "metavib")
 
 
-def test_a_cluster_that_is_not_there_is_refused_by_its_address(program, swept, tmp_path):
-    words = [*program, "sweep", str(swept / "s.json"), "--out", str(tmp_path / "out"), "--engine", "ray"]
-    words += ["--address", "not an address"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert done.returncode == 2, done.stderr
-    assert "cannot connect to Ray at not an address" in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
+@pytest.fixture
+def pretended(monkeypatch):
+    """A Ray with so many CPUs and GPUs, or one that cannot be reached."""
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    for name in ("USAGE_STATS_ENABLED", "ENABLE_WINDOWS_OR_OSX_CLUSTER", "AUTH_MODE", "AUTH_TOKEN"):
+        monkeypatch.setenv(f"RAY_{name}", "")  # so that what the engine sets is undone
+
+    def make(cpus=0, gpus=0, error=None):
+        ray, shut = ModuleType("ray"), []
+
+        def init(**options):
+            if error is not None:
+                raise error
+
+        task = SimpleNamespace(options=lambda **options: options)
+        ray.init, ray.shutdown = init, lambda: shut.append(True)
+        ray.cluster_resources = lambda: {"CPU": float(cpus), "GPU": float(gpus)}
+        ray.remote = lambda function: task
+        monkeypatch.setitem(sys.modules, "ray", ray)
+        return shut
+
+    return make
+
+
+def engine(root, **options):
+    usual = {
+        "address": "auto",
+        "device": "auto",
+        "workers": None,
+        "gpus_per_task": None,
+        "cpus_per_task": 1.0,
+    }
+    return RayEngine(root, **(usual | options))
+
+
+def test_a_cluster_that_is_not_there_is_refused_by_its_address(pretended, tmp_path):
+    shut = pretended(error=ConnectionError("nobody answers."))
+    with pytest.raises(UserError, match=r"cannot connect to Ray at 10\.0\.0\.1:6379: nobody answers\. Check"):
+        engine(tmp_path, address="10.0.0.1:6379")
+    assert shut
+    with pytest.raises(UserError, match="cannot connect to a Ray of its own"):
+        engine(tmp_path, address=None)
+    assert not (tmp_path / ".ray").exists()
+
+
+@pytest.mark.parametrize(
+    ("cluster", "options", "workers", "gpus"),
+    [
+        ((8, 0), {}, 8, 0.0),
+        ((8, 0), {"cpus_per_task": 3.0}, 2, 0.0),
+        ((64, 4), {}, 4, 1.0),
+        ((64, 4), {"gpus_per_task": 0.25}, 16, 0.25),
+        ((6, 4), {"gpus_per_task": 0.25}, 6, 0.25),
+        ((64, 4), {"device": "cpu"}, 64, 0.0),
+        ((64, 4), {"gpus_per_task": 0.0, "cpus_per_task": 0.5}, 128, 0.0),
+    ],
+    ids=str,
+)
+def test_as_many_tasks_as_have_room(pretended, tmp_path, cluster, options, workers, gpus):
+    pretended(*cluster)
+    own = engine(tmp_path, **options)
+    assert (own.workers, own.task["num_gpus"], own.task["max_retries"]) == (workers, gpus, 0)
+    assert own.device.type == ("cuda" if gpus else "cpu")
+
+
+def test_a_task_that_fits_nowhere_is_refused(pretended, tmp_path):
+    shut = pretended(2, 0)
+    with pytest.raises(UserError, match="Ray has 2 CPUs and 0 GPUs: too few for a task with 1 and 1"):
+        engine(tmp_path, gpus_per_task=1.0)
+    assert shut
