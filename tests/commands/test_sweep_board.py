@@ -34,6 +34,8 @@ def test_the_table_says_what_is_done_runs_and_failed(board, cell, capsys):
             "-",
         ]
         assert [part.strip() for part in rows[4] if part.strip()] == ["metavib", "-", "-"]
+        board.waiting(cells[2:3])
+        assert "step" not in board.text()
         board.warn("a worker was lost")
     err = capsys.readouterr().err
     assert "choosing: 4 runs." in err

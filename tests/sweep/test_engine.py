@@ -54,10 +54,13 @@ class Scripted(Engine):
 
 class Heard(Listener):
     def __init__(self):
-        self.lines, self.warnings, self.done, self.steps = [], [], [], []
+        self.lines, self.warnings, self.done, self.steps, self.lost = [], [], [], [], []
 
     def running(self, cells, step, steps):
         self.steps.append(([cell.out.name for cell in cells], step, steps))
+
+    def waiting(self, cells):
+        self.lost += cells
 
     def finished(self, done):
         self.done.append(done)
@@ -96,6 +99,7 @@ def test_a_lost_packet_is_tried_again_so_many_times(cell):
         == [f"a worker was killed by signal 9; {cells[0].out.name} goes on from its last checkpoint."] * 2
     )
 
+    assert heard.lost == [cells[0]] * 2
     lost, heard = cell("sketch"), Heard()
     done = train_all([lost], Terms(), Scripted([LOST], [LOST]), heard, retries=1)
     assert done[lost.out].results is None

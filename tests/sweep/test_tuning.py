@@ -48,10 +48,10 @@ def train():
 
     def call(who, blind, stage):
         call.stages.append((stage, blind, len(who)))
-        surroundings = Surroundings(torch.device("cpu"), blind=blind)
-        return {one.cell.out: one for one in run_grid(list(who), surroundings, batch=None)}
+        surroundings = Surroundings(torch.device("cpu"), blind=blind, say=call.said.append)
+        return {one.cell.out: one for one in run_grid(list(who), surroundings, batch=call.batch)}
 
-    call.stages = []
+    call.stages, call.said, call.batch = [], [], None
     return call
 
 
@@ -114,6 +114,24 @@ def test_a_run_that_was_chosen_has_what_it_would_have_had_alone(plan, train, tmp
     assert run.results == alone
     for name in ("model/model.safetensors", "metrics.jsonl", "results.json"):
         assert (run.cell.out / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
+
+
+def test_runs_may_be_stacked_and_the_chosen_one_is_measured_by_itself(plan, opened, train, tmp_path):
+    train.batch = 4
+    (measured,) = run_sweep(plan(space={"learning_rate": [1e-3, 1e-2]}, seeds=2), tmp_path, train)
+    assert "4 runs are trained as one program." in train.said
+    assert opened == ["sketch"] * 2
+    assert len(list(tmp_path.glob("cells/*/validation.json"))) == 4
+    assert {path.parent for path in tmp_path.glob("cells/*/results.json")} == {
+        r.cell.out for r in measured.runs
+    }
+    assert not (tmp_path / "cells" / ".stacks").exists()
+    for run in measured.runs:
+        judged = json.loads((run.cell.out / "validation.json").read_text())["source_validation"]
+        for name in ("accuracy", "nll"):  # the model that was judged is the one that is measured, to rounding
+            assert run.results["source_validation"][name]["mean"] == pytest.approx(
+                judged[name]["mean"], rel=1e-5
+            )
 
 
 def test_by_leave_one_domain_out_the_target_plays_no_part_before_the_end(plan, opened, train, tmp_path):

@@ -45,6 +45,12 @@ class SweepBoard(LiveTable, Listener):
             self.steps[cell.out] = f"step {step} of {steps}"
         self._show()
 
+    def waiting(self, cells: Sequence[Cell]) -> None:
+        """Their worker was lost."""
+        for cell in cells:
+            self.steps.pop(cell.out, None)
+        self._show()
+
     def finished(self, done: Done) -> None:
         """Note what became of a cell."""
         self.steps.pop(done.cell.out, None)

@@ -73,6 +73,10 @@ class Listener(ABC):
         """These cells stand at this step."""
 
     @abstractmethod
+    def waiting(self, cells: Sequence[Cell]) -> None:
+        """These cells were being trained, and wait for another worker."""
+
+    @abstractmethod
     def finished(self, done: Done) -> None:
         """This cell has results, or will have none."""
 
@@ -155,6 +159,7 @@ class _Campaign:
         names = ", ".join(cell.out.name for cell in packet.cells)
         if packet.attempt < self.retries:
             self.waiting.append(packet.again())
+            self.listener.waiting(packet.cells)
             self.listener.warn(f"{why}; {names} goes on from its last checkpoint.")
             return
         reason = f"its worker was lost {packet.attempt + 1} times; the last time, {why}"
