@@ -18,7 +18,7 @@ KEPT = ("accuracy", "class_averaged_accuracy", "nll", "ece", "brier")
 
 
 def ranking_of(plan: Plan, measured: Sequence[Measured], out: Path) -> dict[str, Any]:
-    """Everything, in plain values: the same sweep gives the same bytes, whatever was killed while it was trained."""
+    """Everything, in plain values: the same sweep gives the same bytes, whatever was killed meanwhile."""
     rows = [
         _row(plan, name, [one for one in measured if one.contest.algorithm == name], out)
         for name in plan.algorithms
