@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from metavib import atomic
+from metavib.runner import Surroundings, run_experiment
 from metavib.sweep.workspace import Workspace, gathered, placed
 
 
@@ -57,14 +59,40 @@ def test_a_checkpoint_whose_tensors_were_deleted_meanwhile_is_not_sent(workspace
     assert len(workspace.changes()) == 2
 
 
-def test_tensors_are_written_before_their_json_and_results_last(tmp_path, monkeypatch):
+def test_what_makes_a_run_is_written_first_tensors_before_their_json_and_results_last(tmp_path, monkeypatch):
     order = []
     monkeypatch.setattr(atomic, "write_bytes", lambda path, content: order.append(path.name))
     names = ("results.json", "checkpoints/00000002.json", "metrics.jsonl", "checkpoints/00000002.safetensors")
-    placed(tmp_path, {f"cells/a/{name}": b"x" for name in names})
-    assert order[0] == "00000002.safetensors"
+    placed(tmp_path, {f"cells/a/{name}": b"x" for name in (*names, "experiment.json")})
+    assert order[:2] == ["experiment.json", "00000002.safetensors"]
     assert order[-1] == "results.json"
-    assert set(order[1:3]) == {"00000002.json", "metrics.jsonl"}
+    assert set(order[2:4]) == {"00000002.json", "metrics.jsonl"}
+
+
+def test_a_driver_killed_while_files_come_leaves_a_run_that_can_go_on(cell, tmp_path, monkeypatch):
+    one = cell("art")
+    finished = run_experiment(one.experiment, one.out, Surroundings(torch.device("cpu")))
+    files = {
+        path.relative_to(one.out.parent).as_posix(): path.read_bytes()
+        for path in one.out.rglob("*")
+        if path.is_file() and not path.name.startswith(".")
+    }
+    write = atomic.write_bytes
+    for count in range(len(files)):
+        here = tmp_path / f"after-{count}"
+        left = iter(range(count))
+
+        def killed(path, content, left=left):
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            write(path, content)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(atomic, "write_bytes", killed)
+            with pytest.raises(KeyboardInterrupt):
+                placed(here, files)
+        again = run_experiment(one.experiment, here / one.out.name, Surroundings(torch.device("cpu")))
+        assert again == finished
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../x", "cells/../../x"])

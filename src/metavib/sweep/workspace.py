@@ -1,7 +1,7 @@
 """The files of a packet on a machine that does not share the sweep's folder: brought there, and brought back.
 
-A worker trains in a folder of its own. What changes there is sent to the driver, file by file, each whole; a
-checkpoint's tensors go before the JSON that makes them count, and results go last.
+A worker trains in a folder of its own. What changes there is sent to the driver, file by file, each whole: first
+what makes the folder a run's, a checkpoint's tensors before the JSON that makes them count, and results last.
 """
 
 from __future__ import annotations
@@ -95,7 +95,10 @@ def _counts(path: Path) -> bool:
 
 
 def _turn(name: str) -> tuple[int, str]:
+    """When a file is written: whatever is killed in between, what is there by then is a run that can go on."""
     path = PurePosixPath(name)
+    if path.name in ("experiment.json", "members.json"):  # without it, a folder with files is no run's
+        return 0, name
     if path.name in ("results.json", "validation.json"):
-        return 2, name
-    return (0 if path.suffix == ".safetensors" else 1), name
+        return 3, name
+    return (1 if path.suffix == ".safetensors" else 2), name
