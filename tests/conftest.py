@@ -28,7 +28,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     install_import_hook([f"metavib.{unit}" for unit in sorted(_UNITS)], f"{__name__}.check_types")
 
-pytest_plugins = ["browser_fixtures", "serving_fixtures"]
+pytest_plugins = ["browser_fixtures", "serving_fixtures", "sweep_fixtures"]
 
 os.environ.setdefault("PYTHONHASHSEED", "0")
 os.environ.setdefault(

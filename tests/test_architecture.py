@@ -42,7 +42,7 @@ LAYERS = [
     {"estimator"},
     {"grid", "bench"},
     {"reproduction", "cross_validation"},
-    {"reproduction_formats"},
+    {"reproduction_formats", "sweep"},
     {"commands"},
     {"arguments"},
     {"cli"},

@@ -20,6 +20,7 @@ COMMANDS = {
     "predict": "classify images, with probability and uncertainty",
     "serve": "classify images over HTTP, with a page to try a model on",
     "reproduce": "measure a table of the paper, with its numbers beside ours; goes on where it was",
+    "sweep": "search for settings that a YAML file names, on this machine or many; goes on where it was",
     "report": "turn run directories into one page of tables and figures, and files for a paper",
     "export": "turn a model into ONNX or a torch.export program, with the draws as inputs",
     "bench": "measure how fast training, prediction and data are on this machine",
@@ -90,6 +91,7 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
 
     _add_serving(commands["serve"])
     _add_reproduction(commands["reproduce"])
+    _add_sweep(commands["sweep"])
 
     report = commands["report"]
     report.add_argument("runs", metavar="RUNS", nargs="+", help="run directories, or folders that hold some")
@@ -236,6 +238,34 @@ def _add_reproduction(reproduce: argparse.ArgumentParser) -> None:
     _add_data(reproduce)
     _add_memory(reproduce)
     _add_device(reproduce)
+
+
+def _add_sweep(sweep: argparse.ArgumentParser) -> None:
+    sweep.add_argument("file", metavar="FILE", help="what to try, in YAML: see docs/sweep.md and examples/")
+    sweep.add_argument("--out", help="where runs and the ranking go (runs/sweep/FILE)")
+    sweep.add_argument("--engine", default="local", help="local or ray (%(default)s)")
+    sweep.add_argument(
+        "--workers",
+        type=int,
+        help="processes on this machine (one for each GPU, or for 4 CPU cores); of a Ray that is started here, "
+        "its CPUs",
+    )
+    sweep.add_argument("--address", help="of a Ray cluster, or auto; one is started here where none is given")
+    sweep.add_argument(
+        "--gpus-per-task", type=float, metavar="SHARE", help="of Ray; 0.25 trains four on a GPU (1)"
+    )
+    sweep.add_argument("--cpus-per-task", type=float, default=1.0, metavar="N", help="of Ray (%(default)s)")
+    sweep.add_argument(
+        "--retries", type=int, default=3, help="attempts more for runs whose worker was lost (%(default)s)"
+    )
+    sweep.add_argument("--batch", type=int, help="train so many runs as one program (as fits)")
+    sweep.add_argument("--no-batch", action="store_true", help="train the runs one after another")
+    sweep.add_argument("--skip-bad", action="store_true", help="train without the files that cannot be read")
+    sweep.add_argument(
+        "--checkpoint-seconds", type=float, default=30.0, help="time between checkpoints (%(default)s)"
+    )
+    sweep.add_argument("--data", help="where the datasets lie, if not in METAVIB_DATA")
+    _add_device(sweep)
 
 
 def _add_choice_of_model(parser: argparse.ArgumentParser) -> None:

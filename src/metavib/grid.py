@@ -61,7 +61,8 @@ def run_grid(
     """
     with contextlib.ExitStack() as locks:
         atomic.allow_locks(len(cells))
-        found = {cell.out: take(RunDirectory(cell.out), cell.experiment, locks) for cell in cells}
+        blind = surroundings.blind
+        found = {c.out: take(RunDirectory(c.out), c.experiment, locks, blind=blind) for c in cells}
         return _run_taken(cells, found, surroundings, batch, watch)
 
 
@@ -108,7 +109,10 @@ def _stacks(
     finished = {cell.experiment.identity() for cell in cells} - set(waiting)
     for folder in sorted({cell.out.parent / ".stacks" for cell in cells}):
         for members in sorted(folder.glob("*/members.json")):
-            identities = json.loads(members.read_text())
+            try:
+                identities = json.loads(members.read_text())
+            except FileNotFoundError:  # another process beside us has just finished its own
+                continue
             mine = [waiting[identity] for identity in identities if identity in waiting]
             if len(mine) == len(identities) and not any(_has_checkpoint(cell) for cell in mine):
                 yield mine

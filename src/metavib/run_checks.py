@@ -43,6 +43,16 @@ def check_directory(
     return read_json(directory.results) if directory.results.exists() else None
 
 
+def finished_already(
+    directory: RunDirectory, experiment: Experiment, *, blind: bool
+) -> dict[str, Any] | None:
+    """The results of a finished run; of one that is to be blind, at least those of its source validation."""
+    results = check_directory(directory, experiment)
+    if results is None and blind and directory.validation.exists():
+        return read_json(directory.validation)
+    return results
+
+
 def check_episode(experiment: Experiment, split: Split) -> None:
     """An episode must have room for every class."""
     if experiment.training.images_per_domain < len(split.classes):

@@ -7,6 +7,7 @@ information.jsonl one record a line: the information plane, where `--record-info
 checkpoints/      what an unfinished run needs to go on
 model/            config.json + model.safetensors: all that prediction needs; README.md, the model card
 results.json      results on the unseen domain, with the protocol's name
+validation.json   of a run of a sweep: results on source validation, before the unseen domain is opened
 """
 
 from __future__ import annotations
@@ -63,6 +64,11 @@ class RunDirectory:
     def results(self) -> Path:
         """The measured results: a run that has them is finished."""
         return self.path / "results.json"
+
+    @property
+    def validation(self) -> Path:
+        """What a blind run is judged by: see `metavib sweep`."""
+        return self.path / "validation.json"
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

@@ -27,7 +27,7 @@ from metavib.model_card import model_card
 from metavib.networks.backbones import BACKBONES
 from metavib.processes.group import ALONE, Processes
 from metavib.provenance import FORMAT, describe_run
-from metavib.run_checks import check_directory, check_episode, check_selection
+from metavib.run_checks import check_directory, check_episode, check_selection, finished_already
 from metavib.run_directory import RunDirectory, WatchedDirectory
 from metavib.trainer import Progress, Run, train
 
@@ -40,6 +40,7 @@ class Surroundings:
     data_root: Path | None = None
     skip_bad: bool = False
     checkpoint_seconds: float = 30.0
+    blind: bool = False  # leaves the unseen domain closed: settings are being chosen by source validation
     stop: Callable[[], bool] = lambda: False
     reading: Reading | None = None
     show: Callable[[Progress], None] = lambda progress: None
@@ -65,7 +66,7 @@ def run_experiment(experiment: Experiment, out: Path, surroundings: Surroundings
     processes = surroundings.processes
     directory = RunDirectory(out) if processes.first else WatchedDirectory(out)
     with contextlib.ExitStack() as locks:
-        finished = processes.from_first(lambda: take(directory, experiment, locks))
+        finished = processes.from_first(lambda: take(directory, experiment, locks, blind=surroundings.blind))
         if finished is not None:
             surroundings.say(f"{out} is finished already; nothing was trained.")
             return finished
@@ -82,13 +83,14 @@ def run_experiment(experiment: Experiment, out: Path, surroundings: Surroundings
 
 
 def take(
-    directory: RunDirectory, experiment: Experiment, locks: contextlib.ExitStack
+    directory: RunDirectory, experiment: Experiment, locks: contextlib.ExitStack, *, blind: bool = False
 ) -> dict[str, Any] | None:
     """The results of a finished run; of any other none, and no other process works on it while it is locked."""
-    finished = check_directory(directory, experiment)
+    finished = finished_already(directory, experiment, blind=blind)
     if finished is None:
         locks.enter_context(directory.locked())
-        finished = check_directory(directory, experiment)  # which another process may have finished meanwhile
+        # Another process may have finished it meanwhile.
+        finished = finished_already(directory, experiment, blind=blind)
     return finished
 
 
@@ -193,7 +195,11 @@ def train_and_measure(
 
 
 def finish(opened: Opened, surroundings: Surroundings) -> dict[str, Any]:
-    """Keep the model; then, and only now, open the unseen domain and measure."""
+    """Keep the model; then, and only now, open the unseen domain and measure.
+
+    A blind run ends before that, with what its source validation says. Called again with open eyes, it is measured
+    without a further step.
+    """
     experiment, dataset, split = opened.experiment, opened.dataset, opened.split
     algorithm, sources, directory = opened.run.algorithm, opened.run.sources, opened.run.directory
     digest = opened.run.split
@@ -214,23 +220,11 @@ def finish(opened: Opened, surroundings: Surroundings) -> dict[str, Any]:
         calibration=calibrate(algorithm, validation) if validation else None,
     )
     save_model(directory.model, algorithm, description)
-    target, target_record = open_target(
-        dataset,
-        split,
-        preprocessing,
-        surroundings.device,
-        sources.digests,
-        skip_bad=surroundings.skip_bad,
-        progress=surroundings.reading,
-    )
-    for skipped in target_record["skipped_files"]:
-        surroundings.say(f"left out {skipped}")
-    unseen = embed(algorithm, target.batches())
 
     def measured(embedded: Embedded) -> dict[str, Any]:
         return measure(algorithm, embedded, experiment.seed, experiment.evaluation)
 
-    results = {
+    known = {
         "format": FORMAT,
         "experiment": experiment.identity(),
         "dataset": dataset.name,
@@ -247,6 +241,24 @@ def finish(opened: Opened, surroundings: Surroundings) -> dict[str, Any]:
         "without": list(experiment.without),
         "classes": list(split.classes),
         "unseen_domain": split.target,
+    }
+    if surroundings.blind:
+        known["source_validation"] = measured(validation) if validation else None
+        atomic.write_json(directory.validation, known)
+        return known
+    target, target_record = open_target(
+        dataset,
+        split,
+        preprocessing,
+        surroundings.device,
+        sources.digests,
+        skip_bad=surroundings.skip_bad,
+        progress=surroundings.reading,
+    )
+    for skipped in target_record["skipped_files"]:
+        surroundings.say(f"left out {skipped}")
+    unseen = embed(algorithm, target.batches())
+    results = known | {
         "unseen": measured(unseen),
         "source_validation": measured(validation) if validation else None,
         "unsure": answered(algorithm, unseen, description.calibration) if description.calibration else None,

@@ -1,0 +1,180 @@
+"""`metavib sweep`: settings searched for, chosen by source data, and measured once; goes on where it was."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import shlex
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from metavib import atomic
+from metavib.cells import Cell
+from metavib.commands.sweep_board import SweepBoard
+from metavib.commands.train import absolute_if_path, stop_requested
+from metavib.config_file import read_config
+from metavib.data.catalog import NAMES
+from metavib.device import resolve_device
+from metavib.errors import UserError, unknown_name
+from metavib.grid import Done
+from metavib.sweep import ranking
+from metavib.sweep.engine import Engine, train_all
+from metavib.sweep.packets import Terms
+from metavib.sweep.plan import Plan, plan_from
+from metavib.sweep.tuning import Measured, run_sweep
+from metavib.terminal import say
+from metavib.trainer import Stopped
+
+ENGINES = ("local", "ray")
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Search, choose, measure, and print the ranking."""
+    check_flags(arguments)
+    file = Path(arguments.file)
+    plan = plan_of(file, arguments)
+    out = Path(arguments.out or f"runs/sweep/{file.stem}")
+    terms = Terms(
+        device=arguments.device,
+        data=str(Path(arguments.data).resolve()) if arguments.data else None,
+        skip_bad=arguments.skip_bad,
+        checkpoint_seconds=arguments.checkpoint_seconds,
+        batch=1 if arguments.no_batch else arguments.batch,
+    )
+    refusal = f"another sweep is at work in {out}. Wait for it, or choose another --out."
+    with atomic.locked(out / ".lock", refusal):
+        measured = search(arguments, plan, out, terms)
+        if measured is None:
+            return 130
+        for stacks in (out / "cells").glob("**/.stacks"):
+            shutil.rmtree(stacks, ignore_errors=True)  # of stacks that went on as single runs
+        return tell(plan, measured, out, as_json=arguments.json)
+
+
+def check_flags(arguments: argparse.Namespace) -> None:
+    """What is wrong with the command line, whatever the file says."""
+    if arguments.engine not in ENGINES:
+        raise unknown_name("engine", arguments.engine, ENGINES)
+    if not math.isfinite(arguments.checkpoint_seconds) or arguments.checkpoint_seconds < 0:
+        raise UserError("--checkpoint-seconds takes a number from 0.")
+    for name, least in (("batch", 1), ("workers", 1), ("retries", 0)):
+        value = getattr(arguments, name)
+        if value is not None and value < least:
+            raise UserError(f"--{name} takes a whole number from {least}.")
+    for name in ("gpus_per_task", "cpus_per_task"):
+        value = getattr(arguments, name)
+        flag = f"--{name.replace('_', '-')}"
+        if value is not None and (
+            not math.isfinite(value) or value < 0 or (value > 1 and value != int(value))
+        ):
+            raise UserError(f"{flag} takes a share from 0 to 1, or a whole number.")
+    if arguments.engine == "local":
+        resolve_device(arguments.device)
+    elif arguments.device not in DEVICES:  # which there may be elsewhere
+        raise unknown_name("device", arguments.device, DEVICES)
+    if arguments.engine != "ray" and (arguments.address is not None or arguments.gpus_per_task is not None):
+        raise UserError("--address and --gpus-per-task are for --engine ray. Add it, or drop them.")
+    if arguments.address is not None and arguments.workers is not None:
+        raise UserError("--workers is for workers of this machine: a cluster at --address has its own.")
+
+
+def plan_of(file: Path, arguments: argparse.Namespace) -> Plan:
+    """What the file asks for."""
+    values = read_config(file)
+    values["dataset"] = absolute_if_path(values.get("dataset"), NAMES)
+    values["weights"] = absolute_if_path(values.get("weights"), ("imagenet", "none"))
+    return plan_from(values, Path(arguments.data) if arguments.data else None)
+
+
+def search(arguments: argparse.Namespace, plan: Plan, out: Path, terms: Terms) -> list[Measured] | None:
+    """What was found; None where the user stopped it."""
+    with (
+        engine_of(arguments, out.resolve()) as engine,
+        stop_requested() as stop,
+        SweepBoard(plan, out) as board,
+    ):
+
+        def train(who: dict[Cell, tuple[str, str]], blind: bool, stage: str) -> dict[Path, Done]:
+            board.expect(who, stage)
+            own = replace(terms, blind=blind)
+            return train_all(list(who), own, engine, board, retries=arguments.retries, stop=stop)
+
+        board.say(
+            f"{plan.search} search, up to {plan.trials} trials for each algorithm and target, by {plan.rule.name}."
+        )
+        if plan.rule.peeks:
+            board.say("the oracle chooses by the unseen domain itself: its numbers are no fair comparison.")
+        try:
+            return run_sweep(plan, out.resolve(), train)
+        except Stopped as stopped:
+            board.say(f"metavib: {stopped}; the runs are kept. To go on: {resume_command(arguments)}")
+            return None
+
+
+@contextlib.contextmanager
+def engine_of(arguments: argparse.Namespace, out: Path) -> Iterator[Engine]:
+    """The engine that was asked for; at the end, whatever happens, none of its processes is left."""
+    engine: Engine
+    errors = out / "workers.log"
+    with contextlib.ExitStack() as stack:
+        if arguments.engine == "local":
+            from metavib.sweep.local_engine import LocalEngine
+
+            engine = LocalEngine(resolve_device(arguments.device), arguments.workers, errors)
+        else:
+            from metavib.sweep.ray_engine import RayEngine
+
+            atomic.make_folder(out)
+            # Ray prints what it has to say of lost workers, and stdout is for --json.
+            stack.enter_context(contextlib.redirect_stdout(stack.enter_context(errors.open("a"))))
+            engine = RayEngine(
+                out,
+                address=arguments.address,
+                device=arguments.device,
+                workers=arguments.workers,
+                gpus_per_task=arguments.gpus_per_task,
+                cpus_per_task=arguments.cpus_per_task,
+            )
+        stack.callback(engine.close)
+        yield engine
+
+
+def tell(plan: Plan, measured: list[Measured], out: Path, *, as_json: bool) -> int:
+    """Print and write the ranking; the exit status."""
+    record = ranking.ranking_of(plan, measured, out.resolve())
+    say(f"\n{ranking.caption(record)}\n\n{ranking.as_table(record)}")
+    atomic.write_json(out / "ranking.json", record)
+    atomic.write_text(out / "ranking.md", ranking.as_markdown(record))
+    say(f"\nwritten to {out}/ranking.md and ranking.json")
+    if as_json:
+        print(json.dumps(record))
+    failed = [(one.contest, why) for one in measured for why in one.failures]
+    for contest, why in failed:
+        say(f"metavib: no result for {contest.algorithm}, {contest.target!r} unseen: {why}")
+    return 2 if failed else 0
+
+
+def resume_command(arguments: argparse.Namespace) -> str:
+    """The command that goes on with the sweep."""
+    words = ["metavib", "sweep", arguments.file]
+    for name, usual in (
+        ("out", None),
+        ("engine", "local"),
+        ("workers", None),
+        ("address", None),
+        ("gpus_per_task", None),
+        ("cpus_per_task", 1.0),
+        ("retries", 3),
+        ("batch", None),
+        ("data", None),
+        ("device", "auto"),
+    ):
+        if getattr(arguments, name) != usual:
+            words += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
+    words += [f"--{name.replace('_', '-')}" for name in ("no_batch", "skip_bad") if getattr(arguments, name)]
+    return shlex.join(words)

@@ -1,0 +1,81 @@
+"""Cells in parcels that a worker takes: those that pay to be stacked together, all others one by one.
+
+A packet and what its worker says are plain JSON, so that any engine can carry them; nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from metavib.capacity import WIDEST, pays
+from metavib.cells import Cell, stackable_groups
+from metavib.experiment import experiment_from
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How the cells of a packet are trained; none of it decides what comes out."""
+
+    device: str = "auto"
+    data: str | None = None
+    skip_bad: bool = False
+    checkpoint_seconds: float = 30.0
+    batch: int | None = None  # None: as many as fit, where that pays
+    blind: bool = False
+
+
+@dataclass(frozen=True)
+class Packet:
+    """Cells that one worker trains, and how often workers have tried."""
+
+    cells: tuple[Cell, ...]
+    terms: Terms
+    attempt: int = 0
+
+    def again(self) -> Packet:
+        """The next attempt. Cells that have finished by then are passed over, the others resumed."""
+        return replace(self, attempt=self.attempt + 1)
+
+    def to_json(self, place: Callable[[Path], Path] = lambda path: path) -> dict[str, Any]:
+        """Plain values; `place` says where a cell lies for the worker."""
+        cells = [{"experiment": c.experiment.to_json(), "out": str(place(c.out))} for c in self.cells]
+        return {"cells": cells, "terms": vars(self.terms)}
+
+
+def packet_from(values: dict[str, Any]) -> Packet:
+    """The packet that `to_json` described."""
+    cells = tuple(Cell(experiment_from(own["experiment"]), Path(own["out"])) for own in values["cells"])
+    return Packet(cells, Terms(**values["terms"]))
+
+
+def packets_of(cells: Sequence[Cell], terms: Terms, device: torch.device, workers: int) -> list[Packet]:
+    """Divide the cells among workers; stacks that an earlier call has begun stay together."""
+    waiting = {cell.experiment.identity(): cell for cell in cells}
+    found = []
+    for folder in sorted({cell.out.parent / ".stacks" for cell in cells}):
+        for members in sorted(folder.glob("*/members.json")):
+            mine = [waiting.pop(one) for one in json.loads(members.read_text()) if one in waiting]
+            if mine:
+                found.append(mine)
+    for group in stackable_groups(list(waiting.values())):
+        found += _parts(group, terms, device, workers)
+    order = {cell.out: number for number, cell in enumerate(cells)}
+    found.sort(key=lambda part: order[part[0].out])  # as they were asked for: the first trials first
+    return [Packet(tuple(part), terms) for part in found]
+
+
+def _parts(group: Sequence[Cell], terms: Terms, device: torch.device, workers: int) -> Iterator[list[Cell]]:
+    if terms.batch is not None:
+        width = terms.batch
+    elif pays(group[0].experiment, device):
+        width = min(WIDEST, -(-len(group) // workers))  # memory may allow less: the worker finds out
+    else:
+        width = 1
+    for first in range(0, len(group), width):
+        yield list(group[first : first + width])

@@ -1,0 +1,104 @@
+"""The files of a packet on a machine that does not share the sweep's folder: brought there, and brought back.
+
+A worker trains in a folder of its own. What changes there is sent to the driver, file by file, each whole: first
+what makes the folder a run's, a checkpoint's tensors before the JSON that makes them count, and results last.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from metavib import atomic
+from metavib.cells import Cell
+
+Files = dict[str, bytes | None]  # by their path below the sweep's folder; None for one that is gone
+
+
+def gathered(root: Path, cells: Iterable[Cell]) -> dict[str, bytes]:
+    """What a worker needs to go on with these cells: all that they left, but for models, which it makes itself."""
+    own = list(cells)
+    identities = {cell.experiment.identity() for cell in own}
+    folders = [cell.out for cell in own]
+    for stacks in {cell.out.parent / ".stacks" for cell in own}:
+        for members in stacks.glob("*/members.json"):
+            if identities & set(json.loads(members.read_text())):
+                folders.append(members.parent)
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for folder in folders
+        for path in sorted(folder.rglob("*"))
+        if _counts(path) and path.parent.name != "model"
+    }
+
+
+def placed(root: Path, files: Files) -> None:
+    """Write what came, and delete what is gone there; nothing outside of the folder."""
+    for name in files:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts:
+            raise RuntimeError(f"a worker sent a file {name!r}, which is not below the sweep's folder")
+    for name in sorted(files, key=_turn):
+        content = files[name]
+        if content is not None:
+            atomic.write_bytes(root / name, content)
+    for name in sorted(files, key=_turn, reverse=True):
+        if files[name] is None:
+            (root / name).unlink(missing_ok=True)
+
+
+class Workspace:
+    """A worker's own folder, which knows what the driver has of it."""
+
+    def __init__(self, folder: Path, files: dict[str, bytes]) -> None:
+        self.folder = folder
+        placed(folder, dict(files))
+        self.sent = {name: self._version(folder / name) for name in files}
+
+    def changes(self) -> Files:
+        """The files that are new, other or gone since the last call."""
+        found: Files = {}
+        there = {
+            path.relative_to(self.folder).as_posix(): path for path in self.folder.rglob("*") if _counts(path)
+        }
+        for name, path in there.items():
+            try:
+                version = self._version(path)
+                if self.sent.get(name) != version:
+                    found[name] = path.read_bytes()
+                    self.sent[name] = version
+            except FileNotFoundError:  # an old checkpoint, deleted while we looked
+                continue
+        for name in [name for name in self.sent if name not in there]:
+            found[name] = None
+            del self.sent[name]
+        for name in [name for name in found if self._lacks_its_tensors(name)]:
+            del found[name], self.sent[name]
+        return found
+
+    def _lacks_its_tensors(self, name: str) -> bool:
+        """Whether this is the JSON of a checkpoint whose tensors were deleted before they could be read."""
+        path = PurePosixPath(name)
+        is_checkpoint = path.suffix == ".json" and path.stem.isdigit() and name in self.sent
+        return is_checkpoint and str(path.with_suffix(".safetensors")) not in self.sent
+
+    @staticmethod
+    def _version(path: Path) -> tuple[int, int, int]:
+        state = path.stat()
+        return state.st_ino, state.st_size, state.st_mtime_ns
+
+
+def _counts(path: Path) -> bool:
+    """Whether this is a file of a run, and neither a lock nor a half-written one."""
+    return not path.name.startswith(".") and path.is_file()
+
+
+def _turn(name: str) -> tuple[int, str]:
+    """When a file is written: whatever is killed in between, what is there by then is a run that can go on."""
+    path = PurePosixPath(name)
+    if path.name in ("experiment.json", "members.json"):  # without it, a folder with files is no run's
+        return 0, name
+    if path.name in ("results.json", "validation.json"):
+        return 3, name
+    return (1 if path.suffix == ".safetensors" else 2), name
