@@ -108,7 +108,7 @@ def train(
     training.finish()
 
 
-def validate(run: Run, processes: Processes) -> AtMean:
+def validate(run: Run, processes: Processes = ALONE) -> AtMean:
     """Accuracy and loss on the validation images, with all that prediction needs from the training ones."""
     run.algorithm.absorb(batches_of(run.sources.train, run.algorithm, processes))
     images = batches_of(run.validation, run.algorithm, processes)
