@@ -48,7 +48,7 @@ class Algorithm(nn.Module, ABC):
     """Whether all domains of an episode are drawn by the same numbers: of Rotated MNIST, the same digits."""
 
     WHOLE_IMAGES: bool = False
-    """Whether `losses` looks at images itself, not by the backbone alone: then each of several processes has all."""
+    """Whether `losses` looks at images beside the backbone: then each of several processes has them all."""
 
     BACKBONES: tuple[str, ...] = ("backbone.",)
     """How the names of parameters begin that learn at `backbone_rate`: those of copies of the backbone too."""
