@@ -386,6 +386,29 @@ def errors_in_figures() -> str:
     return markdown(["", "class", "taken for"], [list(error) for error in found])
 
 
+def streaming_memory() -> str:
+    """What a run took within a limit and without one."""
+    found, rows = record("streaming"), []
+    for name, own in found["runs"].items():
+        limit = f"{own['limit_bytes'] / 2**20:,.0f}" if own["limit_bytes"] else ""
+        sizes = [f"{own[key] / 2**20:,.0f}" for key in ("dataset_bytes", "peak_bytes_before", "peak_bytes")]
+        where = "memory" if own["in_memory"] else "files"
+        rows.append([name, limit, sizes[0], where, sizes[1], sizes[2], own["model"][:8]])
+    header = ["run", "limit, MiB", "images, MiB", "images in", "taken before, MiB", "at most, MiB", "model"]
+    return markdown(header, rows)
+
+
+def streaming_rates() -> str:
+    """Steps on images in files beside steps on images in memory."""
+    rows = []
+    for network, own in record("streaming")["rates"].items():
+        times = [f"{own['ms'][way]:.1f}" for way in ("in_memory", "streamed", "streamed_cold")]
+        shares = [f"{100 * own[way]:.0f} %" for way in ("streamed_share", "streamed_cold_share")]
+        rows.append([f"{network}, {own['images']}", *times, *shares])
+    header = ["a step, ms", "in memory", "in files", "from the disk", "rate in files", "rate from the disk"]
+    return markdown(header, rows)
+
+
 def fuzzing() -> str:
     """How bad input ended, by kind."""
     found = record("fuzz")
@@ -496,6 +519,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "figures information-plane": plane_in_figures,
     "fuzzing": fuzzing,
     "processes on the CPU": processes,
+    "streaming memory": streaming_memory,
+    "streaming rates": streaming_rates,
     "serving": serving,
     "serving latency": serving_latency,
     "kills": kills,

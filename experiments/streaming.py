@@ -25,6 +25,7 @@ from metavib.memory import bytes_of
 
 TIMES_THE_LIMIT = 4
 STEPS = 20
+SIZE = 128  # of the images of the two runs
 IMAGES = {"digits": 256, "squeezenet": 8}
 
 
@@ -40,7 +41,7 @@ def main() -> int:
         from metavib.bench.streaming import limited_run
 
         folder, per_class, out, limit = arguments.run
-        found = limited_run(Path(folder), int(per_class), Path(out), STEPS, int(limit) or None)
+        found = limited_run(Path(folder), int(per_class), Path(out), STEPS, int(limit) or None, SIZE)
         print(json.dumps(found))
         return 0
     if arguments.rates:
@@ -56,13 +57,12 @@ def main() -> int:
 
 def measured(limit: int) -> dict[str, Any]:
     """Both runs, and both ways to make a step for both networks."""
-    from metavib.bench.streaming import CLASSES, Filed, Glance
+    from metavib.bench.streaming import CLASSES, Filed
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "whole").mkdir()
-        image = 3 * Glance.image_size**2
-        per_class = TIMES_THE_LIMIT * limit // (len(Filed.domains) * CLASSES * image) + 1
+        per_class = TIMES_THE_LIMIT * limit // (len(Filed.domains) * CLASSES * 3 * SIZE**2) + 1
         runs = {}
         for kind, bound in (("limited", limit), ("unlimited", 0)):
             started = time.monotonic()

@@ -109,8 +109,11 @@ class Judge:
         said = err.getvalue()
         if late and not may_be_long:
             wrong.append(f"it did not end in {SECONDS:.0f} s")
-        ending = "cut off" if late else ending
-        wrong += judged(ending, out.getvalue(), said) + deeds
+        if late:  # the stop may have hit anything, also what shows it as a traceback
+            ending = "cut off"
+        else:
+            wrong += judged(ending, out.getvalue(), said)
+        wrong += deeds
         if self._bait() != before:
             wrong.append("what lies outside was changed")
         self.verdicts.note(kind, ending, wrong, arguments, said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import shutil
 import tempfile
@@ -133,6 +134,9 @@ def picture(random: np.random.Generator, position: int = 0) -> Image.Image:
 def _fill(place: Place) -> None:
     from metavib.cli import main
 
+    for module in ("sklearn.datasets", "scipy.stats", "matplotlib.pyplot", "jinja2", "ruamel.yaml"):
+        with contextlib.suppress(ImportError):  # now: one that is cut off while it is imported stays broken
+            importlib.import_module(module)
     random = np.random.default_rng(0)
     for domain in DOMAINS:
         for position, label in enumerate(CLASSES):

@@ -166,6 +166,11 @@ def train_and_measure(
         )
         for skipped in sources.record["skipped_files"]:
             surroundings.say(f"left out {skipped}")
+        if not sources.train.store.resident:
+            size = sources.train.store.nbytes / 2**20
+            surroundings.say(
+                f"{size:,.0f} MiB of images do not fit into memory: they are read as they are needed"
+            )
     for progress in train(
         [opened.run for opened in stack],
         checkpoints,

@@ -1,6 +1,7 @@
 """`metavib train`: what it prints, writes and reads back."""
 
 import json
+import os
 
 import pytest
 
@@ -201,3 +202,24 @@ def test_a_class_that_one_source_lacks_breaks_nothing(metavib, training, folder)
     for path in (folder / "photo" / "cat").iterdir():
         path.unlink()
     assert metavib(*training()).status == 0
+
+
+def test_a_limit_of_memory_changes_where_the_images_are_and_nothing_else(metavib, training, tmp_path):
+    weights = {}
+    for name, more in (("limited", ["--memory", "1MiB"]), ("unlimited", [])):
+        status, _, err = metavib(*training(*more, out=tmp_path / name))
+        assert status == 0
+        assert ("do not fit into memory" in err) == (name == "limited")
+        weights[name] = (tmp_path / name / "model" / "model.safetensors").read_bytes()
+    assert weights["limited"] == weights["unlimited"]
+    assert "METAVIB_MEMORY" not in os.environ
+
+
+@pytest.mark.parametrize("text", ["much", "1,5GB", "0", ""])
+def test_an_amount_of_memory_that_is_none_is_named(refused, training, tmp_path, text):
+    assert "no amount of memory" in refused(*training("--memory", text))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_stopped_run_says_its_limit_of_memory_again(interrupted, training):
+    assert "--memory 1MiB" in interrupted(*training("--memory", "1MiB"), after=1).err

@@ -128,15 +128,18 @@ def streamed(
     return found
 
 
-def limited_run(folder: Path, per_class: int, out: Path, steps: int, memory: int | None) -> dict[str, Any]:
+def limited_run(
+    folder: Path, per_class: int, out: Path, steps: int, memory: int | None, size: int = Glance.image_size
+) -> dict[str, Any]:
     """A whole run on images in files within a limit: whether they were in memory, what it took, what it left.
 
     The limit counts everything, torch itself too. The network is `Glance`: training, class means, calibration and
     the measuring of the unseen domain pass over all images in seconds.
     """
     keep_freed_memory()
+    Glance.image_size = size
     BACKBONES["glance"] = Glance
-    dataset = Filed(folder, per_class, Glance.image_size)
+    dataset = Filed(folder, per_class, size)
     values = {"dataset": "pacs", "target": "a", "algorithm": "metavib", "seed": 0}
     values |= {"backbone": "glance", "weights": "none"}
     experiment = experiment_from(
