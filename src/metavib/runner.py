@@ -156,21 +156,13 @@ def train_and_measure(
     if processes.first:
         atomic.remove_leftovers(checkpoints)
     for opened in stack:
-        directory, sources, split = opened.run.directory, opened.run.sources, opened.split
         if processes.first:
+            directory, sources = opened.run.directory, opened.run.sources
             check_directory(directory, opened.experiment, {"split": opened.run.split, **sources.record})
-            describe_run(directory, opened.experiment, opened.dataset, split, sources, surroundings.device)
-        surroundings.say(
-            f"{opened.experiment.algorithm} on {opened.dataset.name} ({opened.dataset.protocol}), "
-            f"{split.target!r} unseen, seed {opened.experiment.seed}, split {opened.run.split}"
-        )
-        for skipped in sources.record["skipped_files"]:
-            surroundings.say(f"left out {skipped}")
-        if not sources.train.store.resident:
-            size = sources.train.store.nbytes / 2**20
-            surroundings.say(
-                f"{size:,.0f} MiB of images do not fit into memory: they are read as they are needed"
+            describe_run(
+                directory, opened.experiment, opened.dataset, opened.split, sources, surroundings.device
             )
+        _introduce(opened, surroundings.say)
     for progress in train(
         [opened.run for opened in stack],
         checkpoints,
@@ -197,6 +189,20 @@ def train_and_measure(
             failures[number] = str(error)
             results.append(None)
     return results
+
+
+def _introduce(opened: Opened, say: Callable[[str], None]) -> None:
+    """What is about to be trained, and on what."""
+    experiment, sources = opened.experiment, opened.run.sources
+    say(
+        f"{experiment.algorithm} on {opened.dataset.name} ({opened.dataset.protocol}), "
+        f"{opened.split.target!r} unseen, seed {experiment.seed}, split {opened.run.split}"
+    )
+    for skipped in sources.record["skipped_files"]:
+        say(f"left out {skipped}")
+    if not sources.train.store.resident:
+        size = sources.train.store.nbytes / 2**20
+        say(f"{size:,.0f} MiB of images do not fit into memory: they are read as they are needed")
 
 
 def finish(opened: Opened, surroundings: Surroundings) -> dict[str, Any]:
