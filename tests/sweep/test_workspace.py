@@ -64,9 +64,20 @@ def test_what_makes_a_run_is_written_first_tensors_before_their_json_and_results
     monkeypatch.setattr(atomic, "write_bytes", lambda path, content: order.append(path.name))
     names = ("results.json", "checkpoints/00000002.json", "metrics.jsonl", "checkpoints/00000002.safetensors")
     placed(tmp_path, {f"cells/a/{name}": b"x" for name in (*names, "experiment.json")})
-    assert order[:2] == ["experiment.json", "00000002.safetensors"]
-    assert order[-1] == "results.json"
-    assert set(order[2:4]) == {"00000002.json", "metrics.jsonl"}
+    assert order[0] == "experiment.json"
+    assert set(order[1:3]) == {"00000002.safetensors", "metrics.jsonl"}
+    assert order[3:] == ["00000002.json", "results.json"]
+
+
+def test_a_log_reaches_as_far_as_the_checkpoints_that_come_with_it(workspace, monkeypatch):
+    names = ["cells/a/metrics.jsonl", "cells/a/checkpoints/00000002.json", "cells/z/metrics.jsonl"]
+    names.append("cells/a/checkpoints/00000002.safetensors")
+    for name in names:
+        written(workspace, name)
+    read, order = Path.read_bytes, []
+    monkeypatch.setattr(Path, "read_bytes", lambda path: order.append(path.suffix) or read(path))
+    assert set(workspace.changes()) == set(names)
+    assert order[2:] == [".jsonl", ".jsonl"]
 
 
 def test_a_driver_killed_while_files_come_leaves_a_run_that_can_go_on(cell, tmp_path, monkeypatch):
@@ -93,6 +104,9 @@ def test_a_driver_killed_while_files_come_leaves_a_run_that_can_go_on(cell, tmp_
                 placed(here, files)
         again = run_experiment(one.experiment, here / one.out.name, Surroundings(torch.device("cpu")))
         assert again == finished
+        assert (here / one.out.name / "metrics.jsonl").read_bytes() == (
+            one.out / "metrics.jsonl"
+        ).read_bytes()
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../x", "cells/../../x"])

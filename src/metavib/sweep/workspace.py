@@ -1,7 +1,7 @@
 """The files of a packet on a machine that does not share the sweep's folder: brought there, and brought back.
 
 A worker trains in a folder of its own. What changes there is sent to the driver, file by file, each whole: first
-what makes the folder a run's, a checkpoint's tensors before the JSON that makes them count, and results last.
+what makes the folder a run's; tensors and logs before the JSON of the checkpoint that needs them; results last.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class Workspace:
         there = {
             path.relative_to(self.folder).as_posix(): path for path in self.folder.rglob("*") if _counts(path)
         }
-        for name, path in there.items():
+        # Logs last: they must reach as far as the checkpoints that were seen before them.
+        for name, path in sorted(there.items(), key=lambda item: item[1].suffix == ".jsonl"):
             try:
                 version = self._version(path)
                 if self.sent.get(name) != version:
@@ -101,4 +102,5 @@ def _turn(name: str) -> tuple[int, str]:
         return 0, name
     if path.name in ("results.json", "validation.json"):
         return 3, name
-    return (1 if path.suffix == ".safetensors" else 2), name
+    # A checkpoint's JSON makes its tensors count, and the log up to its step.
+    return (1 if path.suffix in (".safetensors", ".jsonl") else 2), name
