@@ -119,7 +119,7 @@ def trained(
     """The model of a run in this directory, from where it is to the end or to a stop."""
     directory = RunDirectory(out) if processes.first else WatchedDirectory(out)
     ready = trainee(name, average="swad")
-    run = Run(ready.experiment, ready.algorithm, ready.sources, directory, "split")
+    run = Run(ready.experiment, ready.algorithm, ready.sources, directory, "split", None, processes)
     calls = iter(range((stop_after or 10**9) - 1))
     out.mkdir(parents=True, exist_ok=True)
     try:
@@ -129,7 +129,6 @@ def trained(
             directory.checkpoints,
             stop=lambda: next(calls, None) is None and processes.rank == processes.size - 1,
             checkpoint_seconds=10**6,
-            processes=processes,
         ):
             pass
     except Stopped:

@@ -135,7 +135,8 @@ def open_run(
         surroundings.say(
             f"the oracle selects by {split.target!r} itself: its numbers are no fair comparison."
         )
-    run = Run(experiment, algorithm, sources, directory, split.digest(dataset), peeked)
+    digest = split.digest(dataset)
+    run = Run(experiment, algorithm, sources, directory, digest, peeked, surroundings.processes)
     return Opened(experiment, dataset, split, run)
 
 
@@ -168,7 +169,6 @@ def train_and_measure(
         checkpoints,
         checkpoint_seconds=surroundings.checkpoint_seconds,
         stop=surroundings.stop,
-        processes=processes,
     ):
         for note in progress.notes:
             surroundings.say(note)

@@ -39,6 +39,7 @@ class Run(Trainee):
     directory: RunDirectory
     split: str  # the hash of who plays which role
     peeked: LabelledRows | None = None  # the unseen domain, for the oracle alone
+    processes: Processes = ALONE  # that train it together
 
     @property
     def validation(self) -> LabelledRows:
@@ -76,14 +77,14 @@ def train(
     *,
     checkpoint_seconds: float = 30.0,
     stop: Callable[[], bool] = lambda: False,
-    processes: Processes = ALONE,
 ) -> Iterator[Progress]:
     """Train, from the newest checkpoint in the folder, and leave the selected parameters in each `algorithm`.
 
     Of stacked runs each has its own log, selection and end; one that breaks down is told of and left out. The
     processes of one run go through this together, and the first of them writes.
     """
-    training = _Training(runs, folder, processes)
+    processes = runs[0].processes
+    training = _Training(runs, folder)
     notes = training.restore() + training.unrecorded
     yield training.progress(notes=notes, failures=training.broken)  # also those of before an interruption
     if training.program.done == 0:
@@ -108,21 +109,23 @@ def train(
     training.finish()
 
 
-def validate(run: Run, processes: Processes = ALONE) -> AtMean:
+def validate(run: Run) -> AtMean:
     """Accuracy and loss on the validation images, with all that prediction needs from the training ones."""
-    run.algorithm.absorb(batches_of(run.sources.train, run.algorithm, processes))
-    images = batches_of(run.validation, run.algorithm, processes)
+    run.algorithm.absorb(batches_of(run.sources.train, run.algorithm, run.processes))
+    images = batches_of(run.validation, run.algorithm, run.processes)
     measured = measure_at_mean(run.algorithm, embed(run.algorithm, images))
-    return AtMean(**processes.from_first(lambda: asdict(measured)))  # what follows from it, follows for all
+    return AtMean(
+        **run.processes.from_first(lambda: asdict(measured))
+    )  # what follows from it, follows for all
 
 
 class _Training:
     """Runs in training: their program, what the loop knows of each, and how that is kept and taken up again."""
 
-    def __init__(self, runs: Sequence[Run], folder: Path, processes: Processes) -> None:
-        self.runs, self.folder, self.processes = runs, folder, processes
+    def __init__(self, runs: Sequence[Run], folder: Path) -> None:
+        self.runs, self.folder, self.processes = runs, folder, runs[0].processes
         self.identity = identity_of([run.experiment for run in runs])
-        self.program = Program(runs, processes=processes)
+        self.program = Program(runs, processes=self.processes)
         self.states = [RunState() for _ in runs]
         self.kept: dict[str, Tensor] = {}  # the parameters that the selection rule keeps, [runs, ...] each
         settings = runs[0].experiment.training
@@ -197,7 +200,7 @@ class _Training:
                 images, settings = len(run.validation), run.experiment.training
                 if not state.going or images == 0:
                     continue
-                found[number] = validate(run, self.processes)
+                found[number] = validate(run)
                 if state.consider(self.program.done, found[number].accuracy, images, settings):
                     self._keep(number)
         for number, one in found.items():
