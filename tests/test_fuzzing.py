@@ -155,6 +155,7 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> N
         {"values": {}},
         {"values": {"runs": []}},
         {"values": {"runs": 3}},
+        {"values": {"runs": [{"valley": {}}, {"valley": {}}]}},
         {"values": {"runs": [{"valley": {}, "accuracy": "high"}]}},
         {"values": {"runs": [{"valley": {"losses": "x"}}]}},
     ],

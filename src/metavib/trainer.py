@@ -248,7 +248,8 @@ class _Training:
                     self.kept[name] = torch.empty_like(parameter).copy_(saved.tensors[f"selected/{name}"])
             self.program.optimizer.restore(saved.tensors)
             self.program.average.restore(saved.tensors)
-            self.states = [RunState.restored(values) for values in saved.values["runs"]]
+            states = zip(self.runs, saved.values["runs"], strict=True)
+            self.states = [RunState.restored(values) for _, values in states]
             for number, state in enumerate(self.states):
                 if not state.going:
                     self.program.optimizer.hold(number)
