@@ -28,13 +28,8 @@ from fuzzing.place import Place, made_place, stopped_at_once
 import metavib
 
 ALL = ("command lines", *KINDS, "processes")
-SHARES = {
-    "command lines": 3,
-    "images": 2,
-    "configurations": 2,
-    "models": 2,
-    "processes": 2,
-}  # of the time; else 1
+# Of the time: models, images and weights are quick, and a process takes seconds.
+SHARES = {"command lines": 3, "configurations": 2, "runs": 2, "processes": 3}
 ADDRESS_SPACE = 8 << 30  # beyond what torch maps: what asks for more is told that there is no memory
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import metavib
-from metavib.run_directory import checksum
+from metavib.run_directory import RunDirectory, checksum
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 DEEP = "[" * 100_000 + "]" * 100_000  # deeper than any stack
@@ -236,6 +236,34 @@ def test_lines_of_a_log_that_are_no_records_are_passed_over(
     log.write_text(log.read_text() + f'[]\n3\n{{"x": 1}}\n{{"step": "1"}}\n{DEEP}\n{"9" * 5000}\n')
     assert metavib(*training()).status == 0
     assert [json.loads(line)["step"] for line in log.read_text().splitlines()] == [1, 2, 3]
+
+
+def test_a_log_is_read_without_what_is_no_number(finished_copy: Any) -> None:
+    directory = RunDirectory(finished_copy.run)
+    sound = directory.read_log()
+    for value in ({}, [1.0], "high", None, True):
+        directory.log({"step": 4, "split": "x", "classification": value})
+    assert len(sound) == 3
+    assert directory.read_log() == sound
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("unseen_domain", None),
+        ("seed", "one"),
+        ("unseen", []),
+        ("unseen", {}),
+        ("unseen", {"images": 8, "measured_by": "x", "accuracy": 3}),
+        ("protocol", {}),
+    ],
+)
+def test_damaged_results_of_a_finished_run_are_named(
+    refused: Callable[..., str], finished_copy: Any, name: str, value: Any
+) -> None:
+    path = finished_copy.run / "results.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    assert "results.json is damaged" in refused("train", "--out", finished_copy.run)
 
 
 def test_a_name_with_a_zero_byte_is_a_bad_image(metavib: Callable[..., Any], finished: Any) -> None:

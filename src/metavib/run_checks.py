@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from metavib.data.prepared import Sources
 from metavib.data.splits import Split
 from metavib.errors import UserError
+from metavib.evaluate import MEASURES
 from metavib.experiment import Experiment, differences, experiment_from
+from metavib.plain_values import checked
 from metavib.provenance import FORMAT
 from metavib.run_directory import RunDirectory, read_json
 
@@ -40,7 +43,25 @@ def check_directory(
             f"the images changed since the run in {directory.path} began (their {changed[0]} differs). "
             "Restore them, or choose another --out."
         )
-    return read_json(directory.results) if directory.results.exists() else None
+    return _results(directory.results) if directory.results.exists() else None
+
+
+def _results(path: Path) -> dict[str, Any]:
+    """What a finished run has measured, with all that is shown of it."""
+    results = read_json(path)
+    try:
+        for name in ("unseen_domain", "algorithm", "selection", "protocol", "split"):
+            checked(str, results[name], name)
+        checked(int, results["seed"], "seed")
+        unseen = results["unseen"]
+        checked(int, unseen["images"], "images")
+        checked(str, unseen["measured_by"], "measured_by")
+        for name in MEASURES:
+            for part in ("mean", "deviation"):
+                checked(float, unseen[name][part], name)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path} is damaged: {error!r}. Remove it, and the run is measured again.") from error
+    return results
 
 
 def finished_already(

@@ -100,7 +100,8 @@ class RunDirectory:
 
     def read_log(self) -> list[dict[str, Any]]:
         """The records of the training log; a last line cut off by a kill is passed over, as is any nonsense."""
-        return _read_lines(self.metrics)
+        records = _read_lines(self.metrics)
+        return [record for record in records if all(_is_logged(*item) for item in record.items())]
 
     def read_information(self) -> list[dict[str, Any]]:
         """The records of the information plane; none where it was not recorded."""
@@ -123,6 +124,10 @@ class WatchedDirectory(RunDirectory):
 
     def rewind_log(self, step: int) -> None:
         """The first process rewinds it."""
+
+
+def _is_logged(name: str, value: Any) -> bool:
+    return isinstance(value, str) if name == "split" else type(value) in (int, float)
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
