@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import http.client
 import io
 import json
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -94,7 +96,9 @@ def started(predictors: dict[str, Any], limits: Any, access: Any) -> Iterator[Ru
         yield Running(f"http://127.0.0.1:{port}", port, service)
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(limits.stop_seconds + 20)  # so long may it wait for what is being answered
+        if thread.is_alive():
+            faulthandler.dump_traceback(sys.__stderr__)
         assert not thread.is_alive()
 
 
