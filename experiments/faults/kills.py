@@ -116,7 +116,11 @@ class _Campaign:
         self.tally = Tally()
         self.number, self.killed_here = 0, 0
         reference = workshop.root / "undisturbed"
-        shutil.rmtree(reference, ignore_errors=True)
+        for left in (
+            reference,
+            *workshop.root.glob("killed*"),
+        ):  # of another kind of work that did not survive
+            shutil.rmtree(left, ignore_errors=True)
         command = self._command(reference).start()
         before = _signs(reference)
         while command.status is None and _signs(reference) == before:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from metavib import checkpoint as checkpoints
+from metavib.algorithms.base import Algorithm
 from metavib.checkpoint import Checkpoint
 from metavib.data.prepared import LabelledRows
 from metavib.evaluate import AtMean, batches_of, embed, measure_at_mean
@@ -278,6 +279,8 @@ class _Training:
             if chosen is not None:
                 for name, parameter in run.algorithm.named_parameters():
                     parameter.copy_(chosen[name])
+            if len(self.runs) > 1:
+                _lay_out_as_alone(run.algorithm)
             run.algorithm.backbone.precision = None  # measured as it will be used: bfloat16 has other answers
             run.algorithm.absorb(batches_of(run.sources.train, run.algorithm, self.processes))
 
@@ -304,3 +307,13 @@ def slice_checkpoint(folder: Path, runs: Sequence[str], number: int) -> Checkpoi
     """The newest checkpoint of one run of a stack whose runs have these identities; None where there is none."""
     saved, _ = checkpoints.newest(folder, _identity_of_stack(runs))
     return None if saved is None else saved.of_run(number)
+
+
+def _lay_out_as_alone(algorithm: Algorithm) -> None:
+    """Give a stacked run parameters of its own, in memory as a run alone has them: that decides how sums round.
+
+    A run whose stack was killed while others were measured is measured alone, and must come to the same.
+    """
+    for parameter in algorithm.parameters():
+        parameter.data = parameter.detach().clone()
+    algorithm.to(memory_format=torch.channels_last)
