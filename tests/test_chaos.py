@@ -13,7 +13,6 @@ from faults.workshop import Workshop, damage_in, left_in, open_workshop
 
 import metavib
 
-STACKED = "training, three runs stacked"
 SOURCES = sorted(Path(metavib.__file__).parent.rglob("*.py"))
 
 
@@ -37,10 +36,6 @@ def test_kills_at_random_moments_leave_no_trace(
     monkeypatch.setitem(kills.KINDS, "reporting", kills.Kind(one_figure))
     monkeypatch.setattr(kills, "COLD_SECONDS", 0.5)
     tally = kills.kill_at_random(workshop, name, kills=3, seed=0)
-    assert (tally.damaged, tally.lost, tally.refused) == (0, 0, 0), tally.complaints
-    if name == STACKED and not tally.identical:
-        # Seen once in some thirty kills, and not understood yet: a stack went on and ended in other weights.
-        pytest.xfail(f"a stacked run went on and ended otherwise: {tally.complaints}")
     assert tally.complaints == ()
     assert tally.sound
     assert (tally.kills, tally.kills_during_start) == (3, 1)
