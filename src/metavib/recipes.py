@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import resources
+from typing import Any
 
 from metavib.algorithms import algorithm_named
 from metavib.algorithms.metavib import ProbabilisticClassifier
@@ -73,6 +77,24 @@ def augmented(dataset: str, algorithm: str) -> Recipe:
     return recipe
 
 
+def equal(dataset: str, algorithm: str) -> Recipe:
+    """One budget for every method of the paper's tables, and each with the settings that equal tuning gave it.
+
+    A smaller budget than that of `fast`, so that all methods could be tuned and measured. `equal_settings.json`
+    has the settings, experiments/equal_tuning.py found them.
+    """
+    recipe = fast(dataset, algorithm)
+    of_dataset = _equal_settings()["rotated-mnist" if is_digits(dataset) else "pacs"]
+    chosen = of_dataset["shared"] | of_dataset["chosen"].get(algorithm, {})
+    of_training = {name: value for name, value in chosen.items() if name in names_of(Training)}
+    of_method = {name: value for name, value in chosen.items() if name not in of_training}
+    return dataclasses.replace(
+        recipe,
+        training=changed(recipe.training, of_training, "training"),
+        method=changed(recipe.method, of_method, "method"),
+    )
+
+
 def demo(dataset: str, algorithm: str) -> Recipe:
     """`fast`, small enough that a table of digits trains on two CPU cores while one waits."""
     training = {
@@ -97,6 +119,7 @@ PRESETS: dict[str, Callable[[str, str], Recipe]] = {
     "paper": paper,
     "fast": fast,
     "augmented": augmented,
+    "equal": equal,
     "demo": demo,
 }
 
@@ -111,6 +134,13 @@ def recipe_named(preset: str, dataset: str, algorithm: str) -> Recipe:
 def is_digits(dataset: str) -> bool:
     """Whether the images are small grey digits, for which the paper has networks of their own."""
     return dataset in ("rotated-digits", "rotated-mnist")
+
+
+@functools.cache
+def _equal_settings() -> dict[str, Any]:
+    text = resources.files("metavib").joinpath("equal_settings.json").read_text(encoding="utf-8")
+    settings: dict[str, Any] = json.loads(text)
+    return settings
 
 
 def _begun(training: Training, algorithm: str) -> Training:

@@ -112,8 +112,29 @@ def test_and_no_others(sizes: tuple[int, int, int], dtype: torch.dtype) -> None:
     torch.testing.assert_close(pooled_convolution(images, weight, bias, dtype), expected)
 
 
-@pytest.mark.usefixtures("_kernels_serve")
-def test_grey_images_that_want_a_gradient_are_not_for_the_kernels() -> None:
+class TakenOfAnyOrder(Exception):
+    """The kernels with derivatives of any order would have been called."""
+
+
+@pytest.fixture
+def _those_of_any_order_serve(_kernels_serve: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def apply(*given: Any) -> None:
+        raise TakenOfAnyOrder
+
+    monkeypatch.setattr(module, "pooled_convolution_of_any_order", apply)
+
+
+@pytest.mark.usefixtures("_those_of_any_order_serve")
+@pytest.mark.parametrize("inputs", [1, 16])
+def test_where_it_is_differentiated_twice_the_kernels_are_those_that_can_be(inputs: int) -> None:
+    with pytest.raises(TakenOfAnyOrder):
+        pooled_convolution(*example(inputs), torch.float32, twice=True)
+    with pytest.raises(Taken):
+        pooled_convolution(*example(inputs), torch.float32)
+
+
+@pytest.mark.usefixtures("_those_of_any_order_serve")
+def test_and_for_the_gradient_of_grey_pixels() -> None:
     images, weight, bias = example()
 
     def total(images: Tensor) -> Tensor:
@@ -121,7 +142,6 @@ def test_grey_images_that_want_a_gradient_are_not_for_the_kernels() -> None:
 
     with pytest.raises(Taken):
         total(images)
-    wanted = images.clone().requires_grad_()
-    total(wanted).backward()
-    torch.testing.assert_close(grad(total)(images), wanted.grad)
-    torch.testing.assert_close(vmap(grad(total))(images[None])[0], wanted.grad)
+    for differentiated in (grad(total), lambda images: vmap(grad(total))(images[None])):
+        with pytest.raises(TakenOfAnyOrder):
+            differentiated(images)

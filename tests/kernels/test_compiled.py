@@ -49,15 +49,21 @@ KERNELS: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
         HALVED | {"BLOCK": 32},
     ),
     (
-        "convolution",
+        "pooling",
         "_pool",
         {"values": "*T", "pooled": "*T", "places": "*i8", "IMAGES": "i32"},
         {"SIDE": 14, "CHANNELS": 32, "BLOCK": 32},
     ),
     (
-        "convolution",
+        "pooling",
         "_pool_backward",
         {"gradients": "*T", "places": "*i8", "scattered": "*T", "IMAGES": "i32"},
+        {"SIDE": 14, "CHANNELS": 32, "BLOCK": 64},
+    ),
+    (
+        "pooling",
+        "_select",
+        {"values": "*T", "places": "*i8", "selected": "*T", "IMAGES": "i32"},
         {"SIDE": 14, "CHANNELS": 32, "BLOCK": 64},
     ),
     ("activation", "_activate", {"maps": "*T", "bias": "*fp32", "joined": "*T"} | JOINED, PARTS),

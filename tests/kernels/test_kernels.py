@@ -40,7 +40,7 @@ def _kernels(monkeypatch: pytest.MonkeyPatch) -> None:
                 monkeypatch.setattr(triton.language, name, triton.jit(function.fn))
     modules = [
         importlib.import_module(f"metavib.kernels.{name}")
-        for name in ("convolution", "adam", "randomness", "images", "activation")
+        for name in ("convolution", "pooling", "adam", "randomness", "images", "activation")
     ]
     monkeypatch.setattr(modules[0], "_shares", lambda runs: 2)
     # Few rows a program and few programs, so that a small example has several of both.
@@ -218,26 +218,42 @@ def test_convolution_and_its_gradients(side: int, inputs: int, outputs: int) -> 
 
 @pytest.mark.parametrize(("side", "channels"), [(8, 16), (14, 32), (28, 16)])
 def test_pooling_and_its_gradient(side: int, channels: int) -> None:
-    from metavib.kernels import convolution
+    from metavib.kernels import pooling
 
     images = drawn(RUNS, IMAGES, channels, side, side)
     gradient = drawn(RUNS, IMAGES, channels, side // 2, side // 2, seed=1)
     twin, (by_images,) = differentiated(pooled, (images,), gradient)
-    found, places = convolution.pool(channels_last(images))
+    found, places = pooling.pool(channels_last(images))
     assert_close(found, channels_last(twin), within=0)
-    assert_close(convolution.pool_backward(places, channels_last(gradient)), channels_last(by_images))
+    assert_close(pooling.pool_backward(places, channels_last(gradient)), channels_last(by_images))
+
+
+@pytest.mark.parametrize(("side", "channels"), [(8, 16), (14, 32)])
+def test_selecting_finds_what_was_pooled_and_is_the_transpose_of_putting_back(
+    side: int, channels: int
+) -> None:
+    from metavib.kernels import pooling
+
+    images = channels_last(drawn(RUNS, IMAGES, channels, side, side))
+    found, places = pooling.pool(images)
+    assert (places == 9).any()  # some windows are cut off by the ReLU
+    assert_close(pooling.select(places, images), found, within=0)
+    other = channels_last(drawn(RUNS, IMAGES, channels, side, side, seed=1))
+    gradient = drawn(*found.shape, seed=2)
+    forward = (pooling.select(places, other) * gradient).sum()
+    assert_close(forward, (pooling.pool_backward(places, gradient) * other).sum())
 
 
 @pytest.mark.parametrize("value", [1.0, 0.0, -1.0])
 def test_of_equal_values_the_same_one_gets_the_gradient_as_in_torch(value: float) -> None:
-    from metavib.kernels import convolution
+    from metavib.kernels import pooling
 
     images = torch.full((1, 1, 16, 8, 8), value, device=DEVICE)
     gradient = drawn(1, 1, 16, 4, 4)
     twin, (by_images,) = differentiated(pooled, (images,), gradient)
-    found, places = convolution.pool(channels_last(images))
+    found, places = pooling.pool(channels_last(images))
     assert_close(found, channels_last(twin), within=0)
-    assert_close(convolution.pool_backward(places, channels_last(gradient)), channels_last(by_images))
+    assert_close(pooling.pool_backward(places, channels_last(gradient)), channels_last(by_images))
 
 
 @pytest.mark.parametrize(("side", "channels"), [(8, 16), (14, 16), (28, 32)])
@@ -350,6 +366,70 @@ def test_a_second_derivative_is_refused_in_words() -> None:
         first.sum().backward()
     with pytest.raises(NotImplementedError, match="no second derivative"):
         grad(lambda own: grad(total)(own, bias, images, gradient[0]).sum())(weight)
+
+
+def moved_loss(
+    weight: Tensor, bias: Tensor, images: Tensor, gradient: Tensor, by: Callable[..., Tensor]
+) -> Tensor:
+    """A loss after an inner step, as meta-learning has it: its gradient has second derivatives."""
+
+    def loss(weight: Tensor, bias: Tensor) -> Tensor:
+        return (by(images, weight, bias).square() * gradient).sum()
+
+    by_weight, by_bias = grad(loss, (0, 1))(weight, bias)
+    return loss(weight - 0.01 * by_weight, bias - 0.01 * by_bias)
+
+
+def by_kernels(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return pooled_convolution(images, weight, bias, torch.float32, twice=True)
+
+
+@pytest.mark.usefixtures("served")
+@pytest.mark.parametrize("inputs", [1, 16])
+def test_second_derivatives_alone_and_stacked(inputs: int) -> None:
+    (images, weights, biases), gradient = example(inputs)
+    wide = [part.cpu().double() for part in (weights, biases, images, gradient)]
+    expected = [grad(moved_loss, (0, 1, 2))(*own, layer) for own in zip(*wide, strict=True)]
+    stacked = vmap(grad(moved_loss, (0, 1, 2)), (0, 0, 0, 0, None))(
+        weights, biases, images, gradient, by_kernels
+    )
+    alone = grad(moved_loss, (0, 1, 2))(weights[1], biases[1], images[1], gradient[1], by_kernels)
+    for number in range(3):
+        assert_close(stacked[number], torch.stack([own[number] for own in expected]), within=1e-4)
+        assert_close(alone[number], expected[1][number], within=1e-4)
+
+
+@pytest.mark.usefixtures("served")
+def test_two_layers_differentiated_twice() -> None:
+    (images, _, _), _ = example(1)
+    weights, biases = drawn(RUNS, 16, 16, 3, 3, seed=4), drawn(RUNS, 16, seed=5)
+
+    def both(images: Tensor, weight: Tensor, bias: Tensor, by: Callable[..., Tensor]) -> Tensor:
+        shifted = by(images, weight[:, :1].contiguous(), bias)
+        return by(shifted, weight, bias)
+
+    def value(weight: Tensor, bias: Tensor, images: Tensor, by: Callable[..., Tensor]) -> Tensor:
+        return moved_loss(
+            weight, bias, images, torch.ones((), device=images.device), lambda *own: both(*own, by)
+        )
+
+    wide = [part.cpu().double() for part in (weights, biases, images)]
+    expected = [grad(value, (0, 1))(*own, layer) for own in zip(*wide, strict=True)]
+    found = vmap(grad(value, (0, 1)), (0, 0, 0, None))(weights, biases, images, by_kernels)
+    for number in range(2):
+        assert_close(found[number], torch.stack([own[number] for own in expected]), within=1e-4)
+
+
+@pytest.mark.usefixtures("served")
+def test_pixels_that_want_no_gradient_cost_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    from metavib.kernels import convolution
+
+    (images, weights, biases), _ = example(1)
+    calls = []
+    convolve = convolution.convolve
+    monkeypatch.setattr(convolution, "convolve", lambda *given: calls.append(given) or convolve(*given))
+    vmap(grad(lambda *own: (by_kernels(*own[::-1]) * 1.0).sum(), (0, 1)))(biases, weights, images)
+    assert len(calls) == 1
 
 
 # --- images -----------------------------------------------------------------------------------------------

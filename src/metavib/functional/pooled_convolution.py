@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from metavib import kernels
+from metavib.functional.repeated_derivatives import pooled_convolution_of_any_order
 from metavib.shapes import Float
 
 
@@ -22,29 +23,27 @@ def pooled_convolution(
     bias: Float[Tensor, "outputs"],
     dtype: torch.dtype,
     *,
-    by_kernels: bool = True,
+    twice: bool = False,
 ) -> Float[Tensor, "batch outputs half half"]:
     """relu(max_pool(conv(images))), computed in this precision. Pooling first gives the same on a quarter.
 
-    Our kernels have no second derivative: without `by_kernels` they are not used.
+    `twice`: it will be differentiated more than once, which the fastest kernels do not allow. Nor do they know the
+    gradient of a grey image's pixels.
     """
-    if by_kernels and _kernels_take(images, weight, dtype):
+    if _kernels_take(weight, images.shape[-1], dtype) and kernels.serve(images.device):
+        if twice or (weight.shape[1] == 1 and images.requires_grad):
+            return pooled_convolution_of_any_order(images, weight, bias, dtype)
         return _PooledConvolution.apply(images, weight, bias, dtype)[0]
     images, weight, bias = images.to(dtype), weight.to(dtype), bias.to(dtype)
     convolved = nn.functional.conv2d(images, weight, bias, padding=1)
     return nn.functional.max_pool2d(convolved, 3, stride=2, padding=1).relu()
 
 
-def _kernels_take(images: Tensor, weight: Tensor, dtype: torch.dtype) -> bool:
-    """Whether our kernels do this layer: one input channel, or numbers of them that tensor cores like.
-
-    The gradient of a grey image is not among what they do.
-    """
+def _kernels_take(weight: Tensor, side: int, dtype: torch.dtype) -> bool:
+    """Whether our kernels know this layer: one input channel, or numbers of them that tensor cores like."""
     outputs, inputs = weight.shape[:2]
-    sizes = inputs in (1, 16, 32, 64) and outputs in (16, 32, 64) and images.shape[-1] % 2 == 0
-    if inputs == 1 and images.requires_grad:
-        return False
-    return sizes and dtype in (torch.float32, torch.bfloat16) and kernels.serve(images.device)
+    sizes = inputs in (1, 16, 32, 64) and outputs in (16, 32, 64) and side % 2 == 0
+    return sizes and dtype in (torch.float32, torch.bfloat16)
 
 
 class _PooledConvolution(torch.autograd.Function):
@@ -106,20 +105,20 @@ class _Backward(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> None:
-        raise NotImplementedError("the kernels have no second derivative")
+        raise NotImplementedError(
+            "these kernels have no second derivative: functional.repeated_derivatives has"
+        )
 
 
 def _forward(images: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """[runs, batch, inputs, side, side] -> [runs, batch, outputs, half, half], lying channels last."""
-    from metavib.kernels import convolution
+    from metavib.kernels import convolution, pooling
 
     weight, bias = weight.to(dtype), bias.to(dtype).contiguous()  # one that all runs share is not
     if images.shape[2] == 1:
         pooled, places = convolution.first_layer(images[:, :, 0].to(dtype).contiguous(), weight, bias)
     else:
-        pooled, places = convolution.pool(
-            convolution.convolve(_channels_last(images.to(dtype)), weight, bias)
-        )
+        pooled, places = pooling.pool(convolution.convolve(_channels_last(images.to(dtype)), weight, bias))
     return pooled.permute(0, 1, 4, 2, 3), places
 
 
@@ -127,16 +126,16 @@ def _backward(
     images: Tensor, weight: Tensor, places: Tensor, gradient: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of images, weight and bias."""
-    from metavib.kernels import convolution
+    from metavib.kernels import convolution, pooling
 
     gradient, places = _channels_last(gradient.to(dtype)), places.contiguous()
     if images.shape[2] == 1:
         by_weight, by_bias = convolution.first_layer_backward(
             images[:, :, 0].to(dtype).contiguous(), places, gradient
         )
-        # Nobody asked for the gradient of the pixels: `_kernels_take` saw to it.
+        # Nobody asked for the gradient of the pixels: `pooled_convolution` saw to it.
         return torch.zeros_like(images), by_weight.to(weight.dtype), by_bias.to(weight.dtype)
-    scattered = convolution.pool_backward(places, gradient)
+    scattered = pooling.pool_backward(places, gradient)
     by_images = convolution.input_gradient(scattered, weight.to(dtype)).permute(0, 1, 4, 2, 3)
     by_weight = convolution.weight_gradient(_channels_last(images.to(dtype)), scattered)
     by_bias = scattered.flatten(1, 3).sum(dim=1, dtype=torch.float32)

@@ -44,9 +44,7 @@ class Backbone(nn.Module, ABC):
     dropout_units: tuple[int, ...] = ()  # widths of its dropout layers; each drops half of its units
     small: bool = False  # one run alone leaves a GPU idle
     precision: torch.dtype | None = None  # autocast to it (bfloat16) when set
-    twice_differentiable: bool = (
-        False  # then by torch's operators alone: our kernels have no second derivative
-    )
+    twice_differentiable: bool = False  # then by kernels that have second derivatives
 
     imagenet_weights: models.WeightsEnum | None = None  # where torchvision has the network trained
     head_keys: tuple[str, ...] = ("classifier.", "fc.")  # of a file of weights, and not ours to load

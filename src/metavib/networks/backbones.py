@@ -52,7 +52,7 @@ class DigitNetwork(Staged):
         for layer in (self.convolution_1, self.convolution_2):
             assert layer.bias is not None
             units = pooled_convolution(
-                units, layer.weight, layer.bias, dtype, by_kernels=not self.twice_differentiable
+                units, layer.weight, layer.bias, dtype, twice=self.twice_differentiable
             )
             yield units
         weight, bias = self.connected.weight.to(dtype), self.connected.bias.to(dtype)
