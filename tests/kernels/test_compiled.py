@@ -80,6 +80,18 @@ KERNELS: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
         PARTS | {"SIDE": 109, "HALF": 54},
     ),
     (
+        "selection",
+        "_select",
+        {"maps": "*T", "bias": "*fp32", "joined": "*T", "selected": "*T"} | JOINED,
+        PARTS,
+    ),
+    (
+        "selection",
+        "_select_pooled",
+        {"maps": "*T", "bias": "*fp32", "places": "*i8", "selected": "*T"} | JOINED,
+        PARTS | {"SIDE": 109, "HALF": 54},
+    ),
+    (
         "randomness",
         "_normal",
         {"keys": "*i64", "draws": "*fp32", "COUNT": "i32", "HALF": "i32"},

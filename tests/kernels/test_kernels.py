@@ -40,7 +40,7 @@ def _kernels(monkeypatch: pytest.MonkeyPatch) -> None:
                 monkeypatch.setattr(triton.language, name, triton.jit(function.fn))
     modules = [
         importlib.import_module(f"metavib.kernels.{name}")
-        for name in ("convolution", "adam", "randomness", "images", "activation")
+        for name in ("convolution", "adam", "randomness", "images", "selection", "activation")
     ]
     monkeypatch.setattr(modules[0], "_shares", lambda runs: 2)
     # Few rows a program and few programs, so that a small example has several of both.
@@ -441,3 +441,140 @@ def test_a_value_that_is_no_number_is_passed_on_by_what_follows_a_convolution(
     maps[1, 2, 3, 3] = torch.nan
     assert activated([(maps, bias)]).isnan().sum() == 1
     assert activated([(maps, bias)], pooled=True)[1, 2].isnan().any()
+
+
+def derivative(
+    own: Callable[[list[Tensor], bool], Tensor], parts: list[Tensor], pooled: bool, order: int
+) -> list[Tensor]:
+    """The derivative of this order of a cubic function of the joined maps, each but the last along directions."""
+    along = [
+        [drawn(*part.shape, seed=20 + 7 * turn + n) for n, part in enumerate(parts)] for turn in range(3)
+    ]
+
+    def value(given: list[Tensor]) -> Tensor:
+        joined = own(given, pooled)
+        weight = torch.linspace(-1, 2, joined.numel(), dtype=joined.dtype, device=joined.device)
+        return (joined.pow(3) * weight.view(joined.shape)).sum()
+
+    for directions in along[: order - 1]:
+        value = along_a_direction(value, directions)
+    return grad(value)(parts)
+
+
+def along_a_direction(
+    value: Callable[[list[Tensor]], Tensor], directions: list[Tensor]
+) -> Callable[[list[Tensor]], Tensor]:
+    def slope(given: list[Tensor]) -> Tensor:
+        pairs = zip(grad(value)(given), directions, strict=True)
+        return torch.stack([(own * direction.to(own)).sum() for own, direction in pairs]).sum()
+
+    return slope
+
+
+def by_kernels(parts: list[Tensor], pooled: bool) -> Tensor:
+    return activated(list(zip(parts[::2], parts[1::2], strict=True)), pooled=pooled)
+
+
+def doubled(parts: list[Tensor]) -> list[Tensor]:
+    return [part.detach().cpu().double() for part in parts]
+
+
+@pytest.mark.usefixtures("served")
+@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize(("channels", "side"), [((6,), 4), ((6,), 5), ((5, 3), 5), ((5, 3), 6)])
+def test_the_second_derivative_of_what_follows_a_convolution(
+    channels: tuple[int, ...], side: int, pooled: bool
+) -> None:
+    parts = maps_and_biases(side, channels)
+    found = derivative(by_kernels, parts, pooled, 2)
+    expected = derivative(joined_twin, doubled(parts), pooled, 2)
+    for own, other in zip(found, expected, strict=True):
+        assert other.count_nonzero() > 0
+        assert_close(own, other)
+
+
+@pytest.mark.usefixtures("served")
+@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize("order", [3, 4])  # of a cube the fourth is zero
+def test_further_derivatives_of_what_follows_a_convolution(order: int, pooled: bool) -> None:
+    parts = maps_and_biases(4, (3, 2))
+    found = derivative(by_kernels, parts, pooled, order)
+    expected = derivative(joined_twin, doubled(parts), pooled, order)
+    for own, other in zip(found, expected, strict=True):
+        assert other.any() == (order == 3)
+        assert_close(own, other)
+
+
+@pytest.mark.usefixtures("served")
+@pytest.mark.parametrize("pooled", [False, True])
+def test_of_what_is_cut_off_all_derivatives_are_zero(pooled: bool) -> None:
+    maps, bias = maps_and_biases(4, (5,))
+    for own in derivative(by_kernels, [maps, bias - 100], pooled, 2):
+        assert not own.any()
+    cut_off, _ = derivative(by_kernels, [maps, torch.where(bias < bias.median(), -100, bias)], pooled, 2)
+    assert torch.equal(cut_off.flatten(2).any(2).any(0), bias >= bias.median())
+
+
+@pytest.mark.usefixtures("served")
+@pytest.mark.filterwarnings(
+    "ignore:overflow encountered in cast"
+)  # a value outside the image is -inf in float16
+@pytest.mark.parametrize("pooled", [False, True])
+def test_second_derivatives_keep_the_precisions_of_maps_and_biases(pooled: bool) -> None:
+    # In float16, as the interpreter is wrong in bfloat16.
+    maps, bias, other, other_bias = maps_and_biases(4, (3, 2))
+    parts = [maps.half(), bias, other.half(), other_bias]
+    found = derivative(by_kernels, parts, pooled, 2)
+    expected = derivative(joined_twin, doubled(parts), pooled, 2)
+    for own, part, twin in zip(found, parts, expected, strict=True):
+        assert own.dtype == part.dtype
+        assert_close(own, twin, within=1e-2)
+
+
+def two_layers(weights: list[Tensor], images: Tensor, by_kernels: bool) -> Tensor:
+    """A pooled convolution and a fire module, as small as they can be; the mean square of its features."""
+    first, first_bias, narrow, narrow_bias, wide, wide_bias = weights
+    fused = activated if by_kernels else plainly_activated
+    maps = fused([(functional.conv2d(images, first, stride=2), first_bias)], pooled=True)
+    parts = [
+        (functional.conv2d(maps, narrow), narrow_bias),
+        (functional.conv2d(maps, wide, padding=1), wide_bias),
+    ]
+    return fused(parts).mean((2, 3)).square().mean()
+
+
+def plainly_activated(parts: list[tuple[Tensor, Tensor]], *, pooled: bool = False) -> Tensor:
+    return joined_twin([tensor for part in parts for tensor in part], pooled)
+
+
+def inner_and_outer(weights: list[Tensor], images: Tensor, by_kernels: bool) -> Tensor:
+    """The loss after one step down its gradient, as second-order methods differentiate it."""
+    slopes = grad(two_layers)(weights, images, by_kernels)
+    moved = [own - 0.5 * slope for own, slope in zip(weights, slopes, strict=True)]
+    return two_layers(moved, images, by_kernels)
+
+
+@pytest.mark.usefixtures("served")
+def test_a_step_inside_a_step_of_small_networks_alone_and_stacked() -> None:
+    shapes = [(4, 3, 3, 3), (4,), (3, 4, 1, 1), (3,), (2, 4, 3, 3), (2,)]
+    stacked = [drawn(RUNS, *shape, seed=seed) for seed, shape in enumerate(shapes)]
+    images = drawn(2, 3, 11, 11, seed=9)
+    twins, exact = doubled(stacked), images.cpu().double()
+    expected = [grad(inner_and_outer)([own[run] for own in twins], exact, False) for run in range(RUNS)]
+    first_order = grad(two_layers)([own[0] for own in twins], exact, False)
+    assert (expected[0][0] - first_order[0]).abs().max() > 1e-2
+
+    def together(weights: list[Tensor]) -> Tensor:
+        return vmap(inner_and_outer, (0, None, None))(weights, images, True).sum()
+
+    leaves = [own.clone().requires_grad_() for own in stacked]
+    found = [
+        vmap(grad(inner_and_outer), (0, None, None))(stacked, images, True),
+        grad(together)(stacked),  # differentiated from outside
+        torch.autograd.grad(together(leaves), leaves),
+    ]
+    alone = grad(inner_and_outer)([own[0] for own in stacked], images, True)
+    for number, own in enumerate(alone):
+        assert_close(own, expected[0][number])
+        for way in found:
+            assert_close(way[number], torch.stack([run[number] for run in expected]))
