@@ -7,6 +7,7 @@ differs from what this would write.
 from __future__ import annotations
 
 import collections
+import functools
 import json
 import re
 import statistics
@@ -59,6 +60,41 @@ def whole_table() -> str:
     """Ours beside all rows of the paper."""
     header, rows = body(rotated_mnist())
     return markdown([_degrees(name) for name in header], rows)
+
+
+def equal_table() -> str:
+    """Rotated MNIST by `--preset equal`: the methods that were measured, the paper's numbers of them below."""
+    header, rows = body(_equal())
+    measured = {f"{row.row.title}, paper" for row in _equal().rows}
+    kept = [row[:-1] for row in rows if not row[0].endswith(", paper") or row[0] in measured]
+    return markdown([_degrees(name) for name in header[:-1]], kept)
+
+
+def equal_row(algorithm: str) -> str:
+    """One method's row of it."""
+    header, rows = body(_equal())
+    title = TITLES[algorithm]
+    own = [row[:-2] for row in rows if row[0] in (title, f"{title}, paper")]
+    return markdown(["Rotated MNIST", *(_degrees(name) for name in header[1:-2])], own)
+
+
+def _equal() -> Reproduction:
+    return from_json(record("rotated-mnist-equal")["table"])
+
+
+def equal_tuning(name: str) -> str:
+    """What equal tuning chose for each method, and how the preset's own settings did beside it."""
+    candidates: dict[str, list[dict[str, Any]]] = {}
+    for one in record(name)["rounds"]:
+        for method, found in one["methods"].items():
+            candidates.setdefault(method, []).extend(found["candidates"])
+    rows = []
+    for method, own in candidates.items():
+        best = max(own, key=lambda candidate: candidate["mean"])
+        settings = ", ".join(f"{key} {value}" for key, value in best["settings"].items())
+        title = TITLES.get(method, method)
+        rows.append([title, str(len(own)), f"{own[0]['mean']:.2f}", f"{best['mean']:.2f}", settings])
+    return markdown(["", "candidates", "the first, %", "the best, %", "its settings"], rows)
 
 
 def short_table() -> str:
@@ -490,10 +526,27 @@ def processes() -> str:
     return markdown(["", "", "ms of CPU in a process", "ms, the fastest step"], rows)
 
 
+# The rivals whose pages have their row.
+EQUAL_PAGES = (
+    "mldg",
+    "feature_critic",
+    "masf",
+    "epi_fcr",
+    "crossgrad",
+    "d_sam",
+    "low_rank",
+    "mmd_aae",
+    "dsn",
+)
+
 TABLES: dict[str, Callable[[], str]] = {
     "demo": demo,
     "rotated-mnist": whole_table,
     "rotated-mnist in short": short_table,
+    "rotated-mnist by equal budgets": equal_table,
+    **{f"equal budgets: {name}": functools.partial(equal_row, name) for name in EQUAL_PAGES},
+    "equal tuning": lambda: equal_tuning("rotated-mnist-equal-tuning"),
+    "equal tuning on PACS": lambda: equal_tuning("pacs-equal-tuning"),
     "rotated-mnist by the paper's settings": paper_settings,
     "ablation-pacs": ablation_pacs,
     "pacs ece": pacs_calibration,

@@ -92,7 +92,9 @@ def cell(
     values = {"dataset": "rotated-mnist", "target": left_out, "algorithm": algorithm_name, "seed": seed}
     experiment = experiment_from(values, settings)
     split = split_domains(dataset, left_out, seed=seed, validation_share=0.1)
-    algorithm: Any = prepared_algorithm(experiment, len(split.classes), Surroundings(device))
+    algorithm: Any = prepared_algorithm(
+        experiment, len(split.classes), len(split.train), Surroundings(device)
+    )
     torch.manual_seed(seed)
     if variant.get("backbone") == "torch":
         begin_as_torch_does(algorithm.backbone)

@@ -65,7 +65,9 @@ class Bench:
             self.datasets[seed] = experiment.dataset_in(None)
         dataset = self.datasets[seed]
         split = experiment.split_of(dataset)
-        algorithm: Any = prepared_algorithm(experiment, len(split.classes), self.surroundings)
+        algorithm: Any = prepared_algorithm(
+            experiment, len(split.classes), len(split.train), self.surroundings
+        )
         if (target, seed) not in self.sources:
             self.sources[target, seed] = open_sources(
                 dataset, split, preprocessing_of(algorithm.backbone), self.surroundings.device, skip_bad=False

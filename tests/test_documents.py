@@ -76,6 +76,23 @@ def test_the_tuning_record_has_the_rounds_that_its_command_names(tables: ModuleT
         assert measured == variants - set(one.get("cut_off", ()))
 
 
+@pytest.mark.parametrize("name", ["rotated-mnist-equal-tuning", "pacs-equal-tuning"])
+def test_the_records_of_equal_tuning_have_the_candidates_that_their_commands_name(
+    name: str, tables: ModuleType
+) -> None:
+    defined = json.loads((ROOT / "experiments/equal_tuning_rounds.json").read_text())
+    for one in tables.record(name)["rounds"]:
+        own = defined[one["round"]]
+        assert {key: one[key] for key in ("dataset", "tasks", "seeds", "shared")} == {
+            key: own[key] for key in ("dataset", "tasks", "seeds", "shared")
+        }
+        measured = {
+            method: [candidate["settings"] for candidate in found["candidates"]]
+            for method, found in one["methods"].items()
+        }
+        assert measured == {method: given["candidates"] for method, given in own["methods"].items()}
+
+
 def test_the_tuning_record_of_pacs_has_the_rounds_that_its_command_names(tables: ModuleType) -> None:
     rounds = tables.record("pacs-tuning")["rounds"]
     defined = json.loads((ROOT / "experiments/source_validation_rounds.json").read_text())

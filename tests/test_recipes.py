@@ -1,10 +1,14 @@
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from metavib.algorithms import ALGORITHMS
+from metavib.algorithms.metavib import VIB, MetaVIB
 from metavib.data.catalog import NAMES
 from metavib.experiment import experiment_from
 from metavib.networks.backbones import BACKBONES
@@ -12,6 +16,7 @@ from metavib.optimization import learning_rate_at
 from metavib.recipes import PRESETS, recipe_named
 
 FOLDER = "/some/folder"
+RESULTS = Path(__file__).parents[1] / "results"
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -80,7 +85,7 @@ def test_augmented_is_fast_with_crops_of_digits(algorithm: str) -> None:
 
 
 @pytest.mark.parametrize("dataset", ["rotated-mnist", "rotated-digits"])
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", [preset for preset in PRESETS if preset != "equal"])
 def test_on_digits_only_the_first_weights_depend_on_the_algorithm(preset: str, dataset: str) -> None:
     recipes = {algorithm: recipe_named(preset, dataset, algorithm) for algorithm in ALGORITHMS}
     first = {algorithm: recipe.training.initialisation for algorithm, recipe in recipes.items()}
@@ -104,3 +109,34 @@ def test_the_demo_is_the_fast_preset_made_small() -> None:
     )  # wins in few steps
     small = ("steps", "images_per_domain", "validations", "initialisation", "learning_rate", "warmup")
     assert demo.training == replace(fast.training, **{name: getattr(demo.training, name) for name in small})
+
+
+@pytest.mark.parametrize("dataset", ["rotated-mnist", "pacs"])
+def test_equal_budgets_are_equal(dataset: str) -> None:
+    recipes = [recipe_named("equal", dataset, algorithm) for algorithm in ALGORITHMS]
+    tuned = {"learning_rate": 1.0, "backbone_rate": 1.0, "initialisation": "network"}
+    assert len({(r.backbone, r.weights, r.augmentation, replace(r.training, **tuned)) for r in recipes}) == 1
+
+
+def test_equal_settings_are_the_best_that_the_tuning_record_has() -> None:
+    candidates: dict[str, list[dict[str, Any]]] = {}
+    for one in json.loads((RESULTS / "rotated-mnist-equal-tuning.json").read_text())["rounds"]:
+        for method, found in one["methods"].items():
+            candidates.setdefault(method, []).extend(found["candidates"])
+    assert set(candidates) == set(ALGORITHMS)
+    assert {len(own) for own in candidates.values()} == {10}  # the same budget for each
+    for algorithm, own in candidates.items():
+        recipe = recipe_named("equal", "rotated-mnist", algorithm)
+        values = asdict(recipe.training) | asdict(recipe.method)
+        best = max(own, key=lambda candidate: candidate["mean"])["settings"]
+        assert {name: values[name] for name in best} == best
+
+
+@pytest.mark.parametrize("algorithm", ["vib", "metavib"])
+def test_equal_settings_on_pacs_have_the_best_beta_of_the_tuning_record(algorithm: str) -> None:
+    rounds = json.loads((RESULTS / "pacs-equal-tuning.json").read_text())["rounds"]
+    own = rounds[0]["methods"][f"{algorithm} beta"]["candidates"]
+    best = max(own, key=lambda candidate: candidate["mean"])["settings"]
+    method = recipe_named("equal", "pacs", algorithm).method
+    assert isinstance(method, VIB.Config | MetaVIB.Config)
+    assert {"beta": method.beta} == best

@@ -8,6 +8,7 @@ Python nor the host takes part in it. It counts its own steps on the device, and
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -121,7 +122,7 @@ class Program:
         """Record the step, which does not run it, and run it. Where it cannot be recorded it stays eager."""
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph):
+            with _nothing_freed(), torch.cuda.graph(graph):
                 self._step()
         except torch.OutOfMemoryError:
             raise
@@ -254,6 +255,19 @@ def _convolutions_tried() -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.benchmark = former
+
+
+@contextlib.contextmanager
+def _nothing_freed() -> Iterator[None]:
+    """Keep Python from clearing away an earlier program while a step is recorded: freeing a graph would crash."""
+    gc.collect()
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 @contextlib.contextmanager

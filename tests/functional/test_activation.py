@@ -41,3 +41,4 @@ def test_gradients_in_float64(pooled: bool) -> None:
         return activated(list(zip(given[::2], given[1::2], strict=True)), pooled=pooled)
 
     assert torch.autograd.gradcheck(joined, parts)
+    assert torch.autograd.gradgradcheck(joined, parts)

@@ -62,7 +62,7 @@ KERNELS: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
     ),
     (
         "pooling",
-        "_select",
+        "_select_places",
         {"values": "*T", "places": "*i8", "selected": "*T", "IMAGES": "i32"},
         {"SIDE": 14, "CHANNELS": 32, "BLOCK": 64},
     ),
@@ -83,6 +83,18 @@ KERNELS: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
         "activation",
         "_activate_pooled_backward",
         {"gradients": "*T", "places": "*i8", "scattered": "*T", "partial": "*fp32", "BLOCKS": "i32"} | JOINED,
+        PARTS | {"SIDE": 109, "HALF": 54},
+    ),
+    (
+        "selection",
+        "_select",
+        {"maps": "*T", "bias": "*fp32", "joined": "*T", "selected": "*T"} | JOINED,
+        PARTS,
+    ),
+    (
+        "selection",
+        "_select_pooled",
+        {"maps": "*T", "bias": "*fp32", "places": "*i8", "selected": "*T"} | JOINED,
         PARTS | {"SIDE": 109, "HALF": 54},
     ),
     (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -40,7 +41,7 @@ def _kernels(monkeypatch: pytest.MonkeyPatch) -> None:
                 monkeypatch.setattr(triton.language, name, triton.jit(function.fn))
     modules = [
         importlib.import_module(f"metavib.kernels.{name}")
-        for name in ("convolution", "pooling", "adam", "randomness", "images", "activation")
+        for name in ("convolution", "pooling", "adam", "randomness", "images", "selection", "activation")
     ]
     monkeypatch.setattr(modules[0], "_shares", lambda runs: 2)
     # Few rows a program and few programs, so that a small example has several of both.
@@ -380,7 +381,7 @@ def moved_loss(
     return loss(weight - 0.01 * by_weight, bias - 0.01 * by_bias)
 
 
-def by_kernels(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def layer_twice(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return pooled_convolution(images, weight, bias, torch.float32, twice=True)
 
 
@@ -391,9 +392,9 @@ def test_second_derivatives_alone_and_stacked(inputs: int) -> None:
     wide = [part.cpu().double() for part in (weights, biases, images, gradient)]
     expected = [grad(moved_loss, (0, 1, 2))(*own, layer) for own in zip(*wide, strict=True)]
     stacked = vmap(grad(moved_loss, (0, 1, 2)), (0, 0, 0, 0, None))(
-        weights, biases, images, gradient, by_kernels
+        weights, biases, images, gradient, layer_twice
     )
-    alone = grad(moved_loss, (0, 1, 2))(weights[1], biases[1], images[1], gradient[1], by_kernels)
+    alone = grad(moved_loss, (0, 1, 2))(weights[1], biases[1], images[1], gradient[1], layer_twice)
     for number in range(3):
         assert_close(stacked[number], torch.stack([own[number] for own in expected]), within=1e-4)
         assert_close(alone[number], expected[1][number], within=1e-4)
@@ -415,7 +416,7 @@ def test_two_layers_differentiated_twice() -> None:
 
     wide = [part.cpu().double() for part in (weights, biases, images)]
     expected = [grad(value, (0, 1))(*own, layer) for own in zip(*wide, strict=True)]
-    found = vmap(grad(value, (0, 1)), (0, 0, 0, None))(weights, biases, images, by_kernels)
+    found = vmap(grad(value, (0, 1)), (0, 0, 0, None))(weights, biases, images, layer_twice)
     for number in range(2):
         assert_close(found[number], torch.stack([own[number] for own in expected]), within=1e-4)
 
@@ -428,7 +429,7 @@ def test_pixels_that_want_no_gradient_cost_none(monkeypatch: pytest.MonkeyPatch)
     calls = []
     convolve = convolution.convolve
     monkeypatch.setattr(convolution, "convolve", lambda *given: calls.append(given) or convolve(*given))
-    vmap(grad(lambda *own: (by_kernels(*own[::-1]) * 1.0).sum(), (0, 1)))(biases, weights, images)
+    vmap(grad(lambda *own: (layer_twice(*own[::-1]) * 1.0).sum(), (0, 1)))(biases, weights, images)
     assert len(calls) == 1
 
 
@@ -521,3 +522,140 @@ def test_a_value_that_is_no_number_is_passed_on_by_what_follows_a_convolution(
     maps[1, 2, 3, 3] = torch.nan
     assert activated([(maps, bias)]).isnan().sum() == 1
     assert activated([(maps, bias)], pooled=True)[1, 2].isnan().any()
+
+
+def derivative(
+    own: Callable[[list[Tensor], bool], Tensor], given: list[Tensor], pooled: bool, order: int
+) -> Any:
+    """The derivative of this order by maps, biases and a weight of what comes out, which is the last one given."""
+
+    def value(given: list[Tensor]) -> Tensor:
+        *parts, weight = given
+        return ((-own(parts, pooled)).exp() * weight).sum()  # whose derivatives are not zero even at zero
+
+    for _ in range(order - 1):
+        value = squared_slopes(value)
+    return grad(value)(given)
+
+
+def squared_slopes(value: Callable[[list[Tensor]], Tensor]) -> Callable[[list[Tensor]], Tensor]:
+    def squared(given: list[Tensor]) -> Tensor:
+        return torch.stack([own.square().mean() for own in grad(value)(given)]).sum()
+
+    return squared
+
+
+def by_kernels(parts: list[Tensor], pooled: bool) -> Tensor:
+    return activated(list(zip(parts[::2], parts[1::2], strict=True)), pooled=pooled)
+
+
+def half_cut_off(side: int, channels: tuple[int, ...], pooled: bool) -> list[Tensor]:
+    """Maps, biases and a weight for `derivative`; the ReLU cuts off about half of what comes out."""
+    parts = maps_and_biases(side, channels)
+    parts[1::2] = [bias - 1.5 if pooled else bias for bias in parts[1::2]]
+    joined = joined_twin(parts, pooled)
+    assert 0.2 < (joined > 0).float().mean() < 0.8
+    return [*parts, drawn(*joined.shape, seed=20)]
+
+
+def doubled(parts: list[Tensor]) -> list[Tensor]:
+    return [part.detach().cpu().double() for part in parts]
+
+
+@pytest.mark.usefixtures("served")
+@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize(("channels", "side"), [((6,), 4), ((6,), 5), ((5, 3), 5), ((5, 3), 6)])
+def test_the_second_derivative_of_what_follows_a_convolution(
+    channels: tuple[int, ...], side: int, pooled: bool
+) -> None:
+    given = half_cut_off(side, channels, pooled)
+    found = derivative(by_kernels, given, pooled, 2)
+    expected = derivative(joined_twin, doubled(given), pooled, 2)
+    for own, other in zip(found, expected, strict=True):
+        assert other.any()
+        assert_close(own / other.abs().max(), other / other.abs().max())
+
+
+@pytest.mark.usefixtures("served")
+@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize("order", [3, 4])
+def test_further_derivatives_of_what_follows_a_convolution(order: int, pooled: bool) -> None:
+    given = half_cut_off(4, (3, 2), pooled)
+    found = derivative(by_kernels, given, pooled, order)
+    expected = derivative(joined_twin, doubled(given), pooled, order)
+    for own, other in zip(found, expected, strict=True):
+        assert other.any()
+        assert_close(own / other.abs().max(), other / other.abs().max(), within=1e-4)
+
+
+@pytest.mark.usefixtures("served")
+@pytest.mark.parametrize("pooled", [False, True])
+def test_of_what_is_cut_off_all_derivatives_are_zero(pooled: bool) -> None:
+    maps, bias, weight = half_cut_off(4, (5,), pooled)
+    for own in derivative(by_kernels, [maps, bias - 100, weight], pooled, 2)[:2]:
+        assert not own.any()
+
+
+@pytest.mark.usefixtures("served")
+@pytest.mark.filterwarnings(
+    "ignore:overflow encountered in cast"
+)  # a value outside the image is -inf in float16
+@pytest.mark.parametrize("pooled", [False, True])
+def test_second_derivatives_keep_the_precisions_of_maps_and_biases(pooled: bool) -> None:
+    # In float16, as the interpreter is wrong in bfloat16.
+    maps, bias, other, other_bias, weight = half_cut_off(4, (3, 2), pooled)
+    given = [maps.half(), bias, other.half(), other_bias, weight]
+    found = derivative(by_kernels, given, pooled, 2)
+    expected = derivative(joined_twin, doubled(given), pooled, 2)
+    for own, part, twin in zip(found, given, expected, strict=True):
+        assert own.dtype == part.dtype
+        assert_close(own / twin.abs().max(), twin / twin.abs().max(), within=1e-2)
+
+
+def two_layers(weights: list[Tensor], images: Tensor, by_kernels: bool) -> Tensor:
+    """A pooled convolution and a fire module, as small as they can be; the mean square of its features."""
+    first, first_bias, narrow, narrow_bias, wide, wide_bias = weights
+    fused = activated if by_kernels else plainly_activated
+    maps = fused([(functional.conv2d(images, first, stride=2), first_bias)], pooled=True)
+    parts = [
+        (functional.conv2d(maps, narrow), narrow_bias),
+        (functional.conv2d(maps, wide, padding=1), wide_bias),
+    ]
+    return fused(parts).mean((2, 3)).square().mean()
+
+
+def plainly_activated(parts: list[tuple[Tensor, Tensor]], *, pooled: bool = False) -> Tensor:
+    return joined_twin([tensor for part in parts for tensor in part], pooled)
+
+
+def inner_and_outer(weights: list[Tensor], images: Tensor, by_kernels: bool) -> Tensor:
+    """The loss after one step down its gradient, as second-order methods differentiate it."""
+    slopes = grad(two_layers)(weights, images, by_kernels)
+    moved = [own - 0.5 * slope for own, slope in zip(weights, slopes, strict=True)]
+    return two_layers(moved, images, by_kernels)
+
+
+@pytest.mark.usefixtures("served")
+def test_a_step_inside_a_step_of_small_networks_alone_and_stacked() -> None:
+    shapes = [(4, 3, 3, 3), (4,), (3, 4, 1, 1), (3,), (2, 4, 3, 3), (2,)]
+    stacked = [drawn(RUNS, *shape, seed=seed) for seed, shape in enumerate(shapes)]
+    images = drawn(2, 3, 11, 11, seed=9)
+    twins, exact = doubled(stacked), images.cpu().double()
+    expected = [grad(inner_and_outer)([own[run] for own in twins], exact, False) for run in range(RUNS)]
+    first_order = grad(two_layers)([own[0] for own in twins], exact, False)
+    assert (expected[0][0] - first_order[0]).abs().max() > 1e-2
+
+    def together(weights: list[Tensor]) -> Tensor:
+        return vmap(inner_and_outer, (0, None, None))(weights, images, True).sum()
+
+    leaves = [own.clone().requires_grad_() for own in stacked]
+    found = [
+        vmap(grad(inner_and_outer), (0, None, None))(stacked, images, True),
+        grad(together)(stacked),  # differentiated from outside
+        torch.autograd.grad(together(leaves), leaves),
+    ]
+    alone = grad(inner_and_outer)([own[0] for own in stacked], images, True)
+    for number, own in enumerate(alone):
+        assert_close(own, expected[0][number])
+        for way in found:
+            assert_close(way[number], torch.stack([run[number] for run in expected]))

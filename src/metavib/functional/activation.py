@@ -1,6 +1,10 @@
 """Bias, ReLU and joining of a network's maps, with or without 3 x 3 max pooling: what follows a convolution.
 
 On a CPU it is torch's own operators. On a GPU it is our kernels, one pass for what takes torch several.
+
+The layer is linear piece by piece: it selects values, and which ones is fixed once they are computed. Its way back
+(`_Backward`) sends gradients to where the values came from, the derivative of that (`_Selected`) fetches changes
+from there, and the derivative of that is the way back again. So all derivatives are there, of any order.
 """
 
 from __future__ import annotations
@@ -10,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import FunctionCtx, once_differentiable
 
 from metavib import kernels
 from metavib.shapes import Float
@@ -52,9 +55,7 @@ class _Activated(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[Any, ...], pooled: bool, *parts: Tensor
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        runs = [_forward(pooled, own) for own in _run_by_run(info.batch_size, in_dims[1:], parts)]
-        stacked = tuple(torch.stack(values) for values in zip(*runs, strict=True))
-        return stacked, (0,) * len(stacked)
+        return _run_by_run(_Activated, info.batch_size, in_dims, (pooled, *parts))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -74,29 +75,47 @@ class _Backward(torch.autograd.Function):
         return _backward(pooled, side, channels, gradient, saved)
 
     @staticmethod
-    def setup_context(ctx: FunctionCtx, inputs: tuple[Any, ...], output: Any) -> None:
-        pass
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.pooled, ctx.side, ctx.channels = inputs[:3]
+        ctx.save_for_backward(*inputs[4:])
 
     @staticmethod
-    def vmap(
-        info: Any,
-        in_dims: tuple[Any, ...],
-        pooled: bool,
-        side: int,
-        channels: tuple[int, ...],
-        *tensors: Tensor,
-    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        runs = [
-            _backward(pooled, side, channels, own[0], own[1:])
-            for own in _run_by_run(info.batch_size, in_dims[3:], tensors)
-        ]
-        stacked = tuple(torch.stack(values) for values in zip(*runs, strict=True))
-        return stacked, (0,) * len(stacked)
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        return _run_by_run(_Backward, info.batch_size, in_dims, inputs)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> None:
-        raise NotImplementedError("the kernels have no second derivative")
+    def backward(ctx: Any, *changes: Tensor) -> tuple[Tensor | None, ...]:
+        saved = ctx.saved_tensors
+        (selected,) = _Selected.apply(ctx.pooled, ctx.side, ctx.channels, len(saved), *saved, *changes)
+        return None, None, None, selected, *(None for _ in saved)
+
+
+class _Selected(torch.autograd.Function):
+    """What `_Activated` selected, of maps and biases that are given now: the derivative of `_Backward`.
+
+    The first `count` tensors say what was selected, as `_Activated` saved it.
+    """
+
+    @staticmethod
+    def forward(
+        pooled: bool, side: int, channels: tuple[int, ...], count: int, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        return (_select(pooled, tensors[:count], tensors[count:]),)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.pooled, ctx.side, ctx.channels, count = inputs[:4]
+        ctx.save_for_backward(*inputs[4 : 4 + count])
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        return _run_by_run(_Selected, info.batch_size, in_dims, inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        saved = ctx.saved_tensors
+        found = _Backward.apply(ctx.pooled, ctx.side, ctx.channels, gradients[0], *saved)
+        return None, None, None, None, *(None for _ in saved), *found
 
 
 def _forward(pooled: bool, parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -134,16 +153,42 @@ def _backward(
     return tuple(found)
 
 
+def _select(pooled: bool, saved: Sequence[Tensor], parts: Sequence[Tensor]) -> Tensor:
+    from metavib.kernels import selection
+
+    maps = [_channels_last(own) for own in parts[::2]]
+    kept = saved[0].shape[1] if pooled else maps[0].shape[1]
+    selected = maps[0].new_empty(maps[0].shape[0], kept, kept, sum(own.shape[-1] for own in maps))
+    offset = 0
+    for number, (own, bias) in enumerate(zip(maps, parts[1::2], strict=True)):
+        if pooled:
+            selection.select_pooled(own, bias.contiguous(), saved[number].contiguous(), selected, offset)
+        else:
+            selection.select(own, bias.contiguous(), _channels_last(saved[0]), selected, offset)
+        offset += own.shape[-1]
+    return selected.permute(0, 3, 1, 2)
+
+
 def _channels_last(maps: Tensor) -> Tensor:
     """[N, height, width, channels], as it lies in memory: a view where the maps are channels last already."""
     return maps.permute(0, 2, 3, 1).contiguous()
 
 
 def _run_by_run(
-    runs: int, in_dims: Sequence[int | None], tensors: Sequence[Tensor]
-) -> list[tuple[Tensor, ...]]:
-    """The tensors of each run. A large network gains nothing from stacking, so that a loop will do."""
-    return [
-        tuple(own if dim is None else own.select(dim, run) for own, dim in zip(tensors, in_dims, strict=True))
+    function: type[torch.autograd.Function], runs: int, in_dims: Sequence[Any], inputs: Sequence[Any]
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """The function of each run's inputs, stacked. A large network gains nothing from more than a loop.
+
+    It is applied, not only computed: what stands around `vmap` may differentiate it too.
+    """
+    found = [
+        function.apply(
+            *(
+                own.select(dim, run) if isinstance(dim, int) else own
+                for own, dim in zip(inputs, in_dims, strict=True)
+            )
+        )
         for run in range(runs)
     ]
+    stacked = tuple(torch.stack(values) for values in zip(*found, strict=True))
+    return stacked, (0,) * len(stacked)

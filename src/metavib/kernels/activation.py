@@ -159,7 +159,7 @@ def _activate_pooled_backward(
 def activate(maps: Tensor, bias: Tensor, joined: Tensor, offset: int) -> None:
     """relu(maps + bias), maps [N, height, width, channels], into the joined channels from `offset` on."""
     channels, rows = maps.shape[-1], maps[..., 0].numel()
-    padded, block = _sizes(channels)
+    padded, block = sizes(channels)
     _activate[(triton.cdiv(rows, block),)](
         maps,
         bias,
@@ -178,7 +178,7 @@ def activate_backward(gradient: Tensor, joined: Tensor, offset: int, channels: i
     """The gradients of `activate`'s maps and bias (float32)."""
     rows = joined[..., 0].numel()
     scattered = gradient.new_empty(*gradient.shape[:-1], channels)
-    padded, block = _sizes(channels)
+    padded, block = sizes(channels)
     shares, blocks = _shares(rows, block)
     partial = torch.empty(shares, channels, dtype=torch.float32, device=gradient.device)
     _activate_backward[(shares,)](
@@ -202,7 +202,7 @@ def pool(maps: Tensor, bias: Tensor, joined: Tensor, offset: int) -> Tensor:
     """The same of the pooled maps; their places, which `pool_backward` needs."""
     channels, (count, half) = maps.shape[-1], joined.shape[:2]
     places = torch.empty(count, half, half, channels, dtype=torch.int8, device=maps.device)
-    padded, block = _sizes(channels)
+    padded, block = sizes(channels)
     rows = count * half * half
     _activate_pooled[(triton.cdiv(rows, block),)](
         maps,
@@ -226,7 +226,7 @@ def pool_backward(gradient: Tensor, places: Tensor, side: int, offset: int) -> t
     """The gradients of `pool`'s maps and bias (float32)."""
     count, half, _, channels = places.shape
     scattered = gradient.new_empty(count, side, side, channels)
-    padded, block = _sizes(channels)
+    padded, block = sizes(channels)
     rows = count * side * side
     shares, blocks = _shares(rows, block)
     partial = torch.empty(shares, channels, dtype=torch.float32, device=gradient.device)
@@ -254,7 +254,7 @@ def pooled_side(side: int) -> int:
     return -(-(side - 3) // 2) + 1
 
 
-def _sizes(channels: int) -> tuple[int, int]:
+def sizes(channels: int) -> tuple[int, int]:
     """Channels as a power of two, and the rows that a program takes at a time."""
     padded = triton.next_power_of_2(channels)
     return padded, max(_ELEMENTS // padded, 1)

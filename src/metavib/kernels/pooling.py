@@ -70,7 +70,7 @@ def _pool_backward(
 
 
 @triton.jit
-def _select(
+def _select_places(
     values, places, selected, IMAGES, SIDE: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr
 ):
     half: tl.constexpr = SIDE // 2
@@ -121,7 +121,7 @@ def select(places: Tensor, values: Tensor) -> Tensor:
     selected = values.new_empty(runs, count, half, half, channels)
     block = 64
     grid = (triton.cdiv(runs * count * half * half, block),)
-    _select[grid](
+    _select_places[grid](
         values, places, selected, runs * count, SIDE=side, CHANNELS=channels, BLOCK=block, num_warps=4
     )
     return selected

@@ -177,7 +177,7 @@ class SqueezeNet(Staged):
         self.features = models.squeezenet1_0(weights=None).features
 
     def stages(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Iterator[Tensor]:
-        fused = self.fewer_passes and not self.twice_differentiable and kernels.serve(images.device)
+        fused = self.fewer_passes and kernels.serve(images.device)
         maps = yield from (
             self.in_fewer_passes(images) if fused else _after_each(nn.MaxPool2d, self.features, images)
         )

@@ -1,0 +1,81 @@
+"""experiments/equal_tuning.py and gathered_runs.py, from candidates and run folders to records."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metavib.cli import main
+
+ROOT = Path(__file__).parents[1]
+
+
+def called(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, ROOT / "experiments" / script, *arguments]
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+
+
+def test_every_candidate_is_measured_on_every_task_and_the_best_is_chosen(tmp_path: Path) -> None:
+    one = {
+        "dataset": "rotated-digits",
+        "tasks": [["0", "15"], ["75", "60"]],
+        "seeds": [1],
+        "shared": {"steps": 3, "images_per_domain": 16, "warmup": 0},
+        "methods": {
+            "erm": {"algorithm": "erm", "candidates": [{"learning_rate": 0.01}, {"learning_rate": 1e-9}]},
+            "low_rank": {"algorithm": "low_rank", "candidates": [{"domain_rate": 0.1}]},
+        },
+    }
+    rounds, out = tmp_path / "rounds.json", tmp_path / "out.json"
+    rounds.write_text(json.dumps({"short": one}))
+    finished = called("equal_tuning.py", out, "--rounds", rounds, "--round", "short")
+    assert finished.returncode == 0, finished.stderr
+    record = json.loads(out.read_text())
+    assert list(record["methods"]) == ["erm", "low_rank"]
+    candidates = record["methods"]["erm"]["candidates"]
+    assert [candidate["settings"] for candidate in candidates] == one["methods"]["erm"]["candidates"]
+    for candidate in candidates:
+        accuracies = [task["accuracy"] for task in candidate["tasks"]]
+        assert len(accuracies) == 2
+        assert candidate["mean"] == pytest.approx(sum(accuracies) / 2, abs=0.01)
+    best = max(candidates, key=lambda candidate: candidate["mean"])
+    assert record["methods"]["erm"]["chosen"] == best["settings"]
+    assert candidates[0]["tasks"] != candidates[1]["tasks"]
+    again = called("equal_tuning.py", out, "--rounds", rounds, "--round", "short")
+    assert again.stdout == ""  # nothing is trained twice
+
+
+def test_runs_become_lists_and_lists_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = tmp_path / "runs"
+    grid: list[Any] = [
+        "rotated-digits",
+        "--target",
+        "all",
+        "--seeds",
+        "3",
+        "--algorithm",
+        "erm",
+        "--steps",
+        "2",
+    ]
+    options = ["--set", "images_per_domain=8", "--set", "validations=1", "--out", str(runs)]
+    assert main(["train", *map(str, grid), *options]) == 0
+    capsys.readouterr()
+    listed, out = tmp_path / "list.json", tmp_path / "table.json"
+    finished = called("gathered_runs.py", "list", listed, runs)
+    assert finished.stdout == "18 runs\n", finished.stderr
+    finished = called("gathered_runs.py", "table", "rotated-mnist", out, listed, "--command", "metavib train")
+    assert finished.returncode == 0, finished.stderr
+    record = json.loads(out.read_text())
+    (row,) = record["table"]["rows"]
+    assert (record["command"], row["algorithm"], len(row["runs"])) == ("metavib train", "erm", 18)
+    fewer = tmp_path / "fewer.json"
+    fewer.write_text(json.dumps(json.loads(listed.read_text())[1:]))
+    finished = called("gathered_runs.py", "table", "rotated-mnist", out, fewer)
+    assert finished.returncode == 1
+    assert "ERM lacks [('0', 0)]" in finished.stderr
