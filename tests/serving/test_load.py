@@ -44,7 +44,7 @@ def test_64_clients_at_once_are_held(program, finished):
             ]
             for _ in range(5):  # the machine may be busy with something else
                 done = subprocess.run(
-                    [*script, "--clients-of", address, "--seconds", "2"],
+                    [*script, "--clients-of", address, "--server", str(process.pid), "--seconds", "2"],
                     capture_output=True,
                     text=True,
                     check=True,

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from metavib.serving.batching import Outcome
 from metavib.serving.limits import Limits
-from metavib.serving.predictor import Prediction, Predictor
+from metavib.serving.predictions import Prediction
+from metavib.serving.predictor import Predictor
 from metavib.serving.refusals import Refusal
 from metavib.serving.uploads import Upload
 
@@ -77,14 +78,23 @@ def answers_of(
     uploads: Sequence[Upload], outcomes: Sequence[Outcome], top: int | None, samples: bool
 ) -> Answers:
     """Predictions and problems; where there is no prediction at all, the first problem is raised."""
-    predictions, problems = [], []
-    for index, (upload, outcome) in enumerate(zip(uploads, outcomes, strict=True)):
+    predictions: list[Answer] = []
+    problems: list[ImageProblem] = []
+    for upload, outcome in zip(uploads, outcomes, strict=True):
+        first = len(predictions) + len(problems)
+        numbered = [
+            (number, upload.name or f"image {number + 1}") for number in range(first, first + len(upload))
+        ]
         if isinstance(outcome, Refusal):
-            problems.append(
-                ImageProblem(index, upload.name, outcome.status, outcome.error, outcome.what_to_do)
-            )
+            problems += [
+                ImageProblem(index, name, outcome.status, outcome.error, outcome.what_to_do)
+                for index, name in numbered
+            ]
         else:
-            predictions.append(_answer(index, upload.name, outcome, top, samples))
+            predictions += [
+                _answer(index, name, given, top, samples)
+                for (index, name), given in zip(numbered, outcome, strict=True)
+            ]
     if not predictions:
         raise next(outcome for outcome in outcomes if isinstance(outcome, Refusal))
     return Answers(predictions, problems)
