@@ -86,8 +86,10 @@ class Service:
         self.budget = Budget(limits.waiting_bytes)
         self.metrics = ServerMetrics(lambda: self.batcher.waiting, lambda: self.budget.taken)
         first = next(iter(predictors.values()))
-        threads = ModelThreads(first)
-        self.batcher = Batcher(limits, batch_of(first.preprocessing.bytes, threads.at_once), threads)
+        self.threads = ModelThreads(first)
+        self.batcher = Batcher(
+            limits, batch_of(first.preprocessing.bytes, self.threads.at_once), self.threads
+        )
         self.ready = False
 
     @contextlib.asynccontextmanager
@@ -97,7 +99,7 @@ class Service:
         blank = io.BytesIO()
         Image.new("L", (32, 32)).save(blank, "PNG")
         for predictor in self.predictors.values():
-            for count in (1, min(self.batcher.batch, self.limits.waiting_images)):
+            for count in (1, min(self.threads.at_once * self.batcher.batch, self.limits.waiting_images)):
                 uploads = [Upload(blank.getvalue(), "warm-up")] * count
                 await self.batcher.submit(uploads, predictor).answers
         self.batcher.after_batch = self.metrics.batch.observe
