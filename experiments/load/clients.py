@@ -94,8 +94,8 @@ def play(
         "images_a_second": done / spent.seconds,
         "requests_a_second": len(seen.times) / spent.seconds,
         "errors": seen.errors,
-        "cpu_ms_an_image": 1000 * spent.cpu_seconds["server"] / done,
-        "clients_cpu_ms_an_image": 1000 * spent.cpu_seconds["clients"] / done,
+        "cpu_ms_an_image": 1000 * spent.cpu_seconds["server"] / max(done, 1),
+        "clients_cpu_ms_an_image": 1000 * spent.cpu_seconds["clients"] / max(done, 1),
         "cores_of_others": spent.cores_of_others,
         "ms": {
             name: 1000 * cuts[at] for name, at in (("p50", 499), ("p95", 949), ("p99", 989), ("p99.9", 998))
