@@ -14,7 +14,7 @@ from metavib.serving.predictor import Predictor
 
 PAYS = 1.3  # so much sooner have all cores to answer an image alone; they wait for one another
 MOST_AT_ONCE = 4  # batches: with more, the threads would wait for one another's turn in Python
-_TRIES = 5
+_TRIES = 8
 
 
 class ModelThreads:
