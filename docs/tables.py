@@ -332,8 +332,9 @@ def serving() -> str:
     """Images a second of the server, beside the model alone."""
     rows = []
     for name, own in record("serving")["models"].items():
-        alone = own["ways"]["model, from files"]["images_a_second"]
         for way, measured in own["ways"].items():
+            bare = "model, from pixels" if "arrays" in way else "model, from files"
+            alone = own["ways"][bare]["images_a_second"]
             share = f"{100 * measured['images_a_second'] / alone:.0f} %" if way.startswith("server") else ""
             numbers = [f"{measured['images_a_second']:,.0f}", share, f"{measured['cpu_ms_an_image']:.2f}"]
             errors = str(measured["errors"]) if "errors" in measured else ""

@@ -2,15 +2,15 @@
 
     python experiments/serving_load.py digits MODEL [IMAGES] --out results/serving.json
 
-The server and the clients are processes of their own on the same cores: what the clients take, the server lacks.
-The bare model is measured in turns with the server: `predict` on batches of pixels, and from the bytes of files to
-answers, which is the same work as the server's without HTTP. Clients that have pixels send them as arrays.
+The bare model is `Predictor.classify` on batches of pixels, of the size and with the number of threads that are
+best for it, while the server has nothing to do; and the same from the bytes of files. Both are measured in turns.
+The clients are a process on the same cores: what they take, the server lacks. The record says how much that was,
+and how much was taken by others; where that was much, a measurement is made again.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import io
 import json
@@ -21,12 +21,34 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from load import clients
+from load.cores import Cores
 
 CLIENTS = 64
-BATCH = 64
-FORM = 16  # images in one form
+BATCHES = (64, 128, 256, 384, 512)  # that the bare model is tried with
+QUIET, TRIES = 0.1, 6  # cores that others may take while something is measured, or it is measured again
 TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
+COMMAND = "python experiments/serving_load.py NAME MODEL [IMAGES] --out results/serving.json"
+
+
+class Way(NamedTuple):
+    """How clients ask."""
+
+    images: int = 1  # in a request
+    arrays: bool = False
+    tables: bool = False  # as answers
+
+
+WAYS = {
+    "server, an image a request": Way(),
+    "server, 16 images a request": Way(16),
+    "server, arrays of 16 images": Way(16, arrays=True),
+    "server, arrays of 64 images": Way(64, arrays=True),
+    "server, arrays of 16 images for tables": Way(16, arrays=True, tables=True),
+    "server, arrays of 64 images for tables": Way(64, arrays=True, tables=True),
+}
 
 
 def main() -> int:
@@ -41,18 +63,20 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5, help="of which the middle one counts (%(default)s)")
     parser.add_argument("--out", type=Path, help="the record")
     parser.add_argument("--clients-of", help=argparse.SUPPRESS)  # the process that plays the clients
-    parser.add_argument("--in-forms", type=int, default=1, help=argparse.SUPPRESS)
-    parser.add_argument("--as-arrays", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--server", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--way", choices=list(WAYS), default=next(iter(WAYS)), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     images = image_files(arguments.images)
-    if len(images) < FORM:
+    most = max(way.images for way in WAYS.values())
+    if len(images) < most:
         parser.error(
-            f"{arguments.images} holds {len(images)} JPEG, PNG or WebP files; at least {FORM} are needed."
+            f"{arguments.images} holds {len(images)} JPEG, PNG or WebP files; at least {most} are needed."
         )
     if arguments.clients_of:
-        make = array_requests if arguments.as_arrays else requests_of
-        told = clients(arguments.clients_of, make(images, arguments.in_forms), arguments.seconds)
-        print(json.dumps(asyncio.run(told)))
+        way = WAYS[arguments.way]
+        requests = requests_of(images, way)
+        address, process = arguments.clients_of, arguments.server
+        print(json.dumps(clients.play(address, process, requests, way.images, CLIENTS, arguments.seconds)))
         return 0
     measured = measure(arguments, images)
     print(json.dumps(measured, indent=2))
@@ -60,9 +84,7 @@ def main() -> int:
         from metavib import atomic
 
         record = json.loads(arguments.out.read_text()) if arguments.out.exists() else {"models": {}}
-        record["command"] = (
-            "python experiments/serving_load.py NAME MODEL [IMAGES] --out results/serving.json"
-        )
+        record["command"] = COMMAND
         record["models"][arguments.name] = measured
         atomic.write_json(arguments.out, record)
     return 0
@@ -84,36 +106,48 @@ def image_files(folder: str | None) -> list[tuple[str, bytes]]:
     return found
 
 
+def requests_of(images: list[tuple[str, bytes]], way: Way) -> list[bytes]:
+    """The bytes that clients send."""
+    if way.arrays:
+        return clients.array_requests(images, way.images, tables=way.tables)
+    return clients.file_requests(images, way.images)
+
+
 def measure(arguments: argparse.Namespace, images: list[tuple[str, bytes]]) -> dict[str, Any]:
     """The server and the bare model in turns; of each the round in the middle counts."""
+    import numpy as np
+
+    from metavib import memory
     from metavib.provenance import git_revision
+    from metavib.serving.limits import Limits
     from metavib.serving.predictor import load
 
+    memory.keep_freed_memory()  # as the server does
     predictor = load(arguments.model)
     files = [content for _, content in images]
-    pixels = [predictor.decode(content, "image") for content in files]
+    pixels = np.stack([predictor.decode(content, "image") for content in files])
 
-    def answers(batch: list[Any]) -> None:
-        predictor.predict(batch, classifiers=False)  # as for a client that does not ask for them
+    def from_pixels(rows: list[int]) -> None:
+        predictor.classify(pixels[rows], classifiers=False)  # as for a client that does not ask for them
 
-    def from_files(batch: slice) -> None:
-        answers([predictor.decode(content, "image") for content in files[batch]])
+    def from_files(rows: list[int]) -> None:
+        decoded = np.stack([predictor.decode(files[row], "image") for row in rows])
+        list(predictor.classify(decoded, classifiers=False))
 
+    best = best_of(from_pixels, len(files))
     ways: dict[str, Callable[[], dict[str, Any]]] = {
-        "model, from pixels": lambda: bare(
-            lambda batch: answers(pixels[batch]), len(files), arguments.seconds
-        ),
-        "model, from files": lambda: bare(from_files, len(files), arguments.seconds),
-        "server, an image a request": lambda: load_of(arguments, process, address, 1),
-        f"server, {FORM} images a request": lambda: load_of(arguments, process, address, FORM),
-        f"server, arrays of {FORM} images": lambda: load_of(
-            arguments, process, address, FORM, as_arrays=True
-        ),
+        "model, from pixels": lambda: bare(from_pixels, len(files), arguments.seconds, **best),
+        "model, from files": lambda: bare(from_files, len(files), arguments.seconds, **best),
     }
+    for name, way in WAYS.items():
+        # Of large images, fewer make up an array: more than this all clients together cannot have there.
+        if not way.arrays or CLIENTS * way.images * pixels[0].nbytes < Limits.waiting_bytes:
+            ways[name] = lambda name=name: load_of(arguments, process, address, name)  # type: ignore[misc]
     rounds: list[dict[str, dict[str, Any]]] = []
     with server(arguments.model) as (process, address):
-        for _ in range(arguments.rounds):
-            rounds.append({name: work() for name, work in ways.items()})
+        for number in range(arguments.rounds):
+            rounds.append({name: undisturbed(work) for name, work in ways.items()})
+            print(f"round {number + 1} of {arguments.rounds}", file=sys.stderr, flush=True)
     middle = {
         name: sorted((one[name] for one in rounds), key=lambda own: own["images_a_second"])[len(rounds) // 2]
         for name in ways
@@ -121,9 +155,7 @@ def measure(arguments: argparse.Namespace, images: list[tuple[str, bytes]]) -> d
     return {
         "revision": git_revision(),
         "cores": os.cpu_count(),
-        "load_average": os.getloadavg()[
-            1
-        ],  # of five minutes: more than the cores says that others were at work too
+        "load_average": os.getloadavg()[1],  # of five minutes
         "backbone": predictor.description.backbone,
         "algorithm": predictor.description.algorithm,
         "bytes_of_an_image": round(statistics.mean(map(len, files))),
@@ -135,29 +167,60 @@ def measure(arguments: argparse.Namespace, images: list[tuple[str, bytes]]) -> d
     }
 
 
-def bare(work: Callable[[slice], object], count: int, seconds: float) -> dict[str, Any]:
-    """One process that does nothing else, in batches: with one thread or with all, whichever is faster."""
+def undisturbed(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """A measurement during which others did next to nothing; where there is none, the least disturbed one."""
+    tried: list[dict[str, Any]] = []
+    while len(tried) < TRIES and (not tried or tried[-1]["cores_of_others"] > QUIET):
+        tried.append(work())
+    return min(tried, key=lambda own: float(own["cores_of_others"]))
+
+
+# --- the bare model -------------------------------------------------------------------------------------------
+
+
+def best_of(work: Callable[[list[int]], object], count: int) -> dict[str, int]:
+    """The size of a batch and the number of threads with which the model is fastest."""
     import torch
 
-    threads = torch.get_num_threads()
-    found = []
-    for number in sorted({1, threads}):
-        torch.set_num_threads(number)
-        found.append({"threads": number, **_bare(work, count, seconds)})
+    choices = [
+        {"batch": batch, "threads": number}
+        for batch in BATCHES
+        for number in sorted({1, torch.get_num_threads()})
+    ]
+
+    def speed(choice: dict[str, int]) -> float:
+        return float(undisturbed(lambda: bare(work, count, 1.0, **choice))["images_a_second"])
+
+    return max(choices, key=speed)
+
+
+def bare(
+    work: Callable[[list[int]], object], count: int, seconds: float, batch: int, threads: int
+) -> dict[str, Any]:
+    """One process that does nothing else."""
+    import torch
+
+    before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    return max(found, key=lambda own: own["images_a_second"])
+    rows = [number % count for number in range(count + batch)]
+    work(rows[:batch])
+    done, cores = 0, Cores(model=os.getpid())
+    while time.perf_counter() - cores.started < seconds:
+        first = done % count
+        work(rows[first : first + batch])
+        done += batch
+    spent = cores.until_now()
+    torch.set_num_threads(before)
+    return {
+        "batch": batch,
+        "threads": threads,
+        "images_a_second": done / spent.seconds,
+        "cpu_ms_an_image": 1000 * spent.cpu_seconds["model"] / done,
+        "cores_of_others": spent.cores_of_others,
+    }
 
 
-def _bare(work: Callable[[slice], object], count: int, seconds: float) -> dict[str, Any]:
-    size = min(BATCH, count)
-    work(slice(0, size))
-    done, started, used = 0, time.perf_counter(), time.process_time()
-    while time.perf_counter() - started < seconds:
-        first = done % (count - size + 1)
-        work(slice(first, first + size))
-        done += size
-    took, used = time.perf_counter() - started, time.process_time() - used
-    return {"images_a_second": done / took, "cpu_ms_an_image": 1000 * used / done}
+# --- the server -----------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -173,109 +236,13 @@ def server(model: str) -> Iterator[tuple[int, str]]:
         process.wait(30)
 
 
-def load_of(
-    arguments: argparse.Namespace, process: int, address: str, in_forms: int, *, as_arrays: bool = False
-) -> dict[str, Any]:
-    """What the clients saw, and what it cost the server."""
+def load_of(arguments: argparse.Namespace, process: int, address: str, way: str) -> dict[str, Any]:
+    """What the clients saw, and what it cost the server and them."""
     command = [sys.executable, __file__, arguments.name, arguments.model, *filter(None, [arguments.images])]
-    command += ["--clients-of", address, "--seconds", str(arguments.seconds), "--in-forms", str(in_forms)]
-    command += ["--as-arrays"] if as_arrays else []
-    used = cpu_seconds(process)
-    done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
-    told = json.loads(done.stdout)
-    used = cpu_seconds(process) - used
-    return told | {"cpu_ms_an_image": 1000 * used / told.pop("images")}
-
-
-def cpu_seconds(process: int) -> float:
-    """What a process has computed so far, as Linux counts it."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-# --- the clients: as light as they can be ---------------------------------------------------------------------
-
-
-def requests_of(images: list[tuple[str, bytes]], in_forms: int) -> list[bytes]:
-    """Whole requests, ready to be sent: an image each, or several as a form."""
-    if in_forms == 1:
-        return [request(kind, content) for kind, content in images]
-    parts = [
-        b'--cut\r\nContent-Disposition: form-data; name="image"; filename="x"\r\nContent-Type: '
-        + kind.encode()
-        + b"\r\n\r\n"
-        + content
-        + b"\r\n"
-        for kind, content in images
-    ]
-    bodies = [
-        b"".join(parts[at : at + in_forms]) + b"--cut--\r\n"
-        for at in range(0, len(parts) - in_forms + 1, in_forms)
-    ]
-    return [request("multipart/form-data; boundary=cut", body) for body in bodies]
-
-
-def array_requests(images: list[tuple[str, bytes]], count: int) -> list[bytes]:
-    """The same as pixels: so many images of the first one's size and colour in an array."""
-    import numpy as np
-    from PIL import Image
-
-    opened = [Image.open(io.BytesIO(content)) for _, content in images]
-    pixels = [np.asarray(image.convert(opened[0].mode).resize(opened[0].size)) for image in opened]
-    bodies = []
-    for at in range(0, len(pixels) - count + 1, count):
-        file = io.BytesIO()
-        np.save(file, np.stack(pixels[at : at + count]))
-        bodies.append(file.getvalue())
-    return [request("application/x-npy", body) for body in bodies]
-
-
-def request(kind: str, body: bytes) -> bytes:
-    """One POST."""
-    head = f"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}"
-    return head.encode() + b"\r\n\r\n" + body
-
-
-async def clients(address: str, requests: list[bytes], seconds: float) -> dict[str, Any]:
-    """All clients at once, each asking again as soon as it has its answer."""
-    host, port = address.removeprefix("http://").split(":")
-    times: list[float] = []
-    errors = images = 0
-    links = [
-        await asyncio.open_connection(host, int(port)) for _ in range(CLIENTS)
-    ]  # first, so that all start at once
-    end = time.perf_counter() + seconds
-
-    async def client(number: int) -> None:
-        nonlocal errors, images
-        reader, writer = links[number]
-        at = number
-        while time.perf_counter() < end:
-            started = time.perf_counter()
-            writer.write(requests[at % len(requests)])
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
-            body = await reader.readexactly(length)
-            times.append(time.perf_counter() - started)
-            answered = body.count(b'"label":')
-            images += answered
-            errors += not head.startswith(b"HTTP/1.1 200") or not body.endswith(b'"problems":[]}')
-            at += CLIENTS
-        writer.close()
-
-    started = time.perf_counter()
-    await asyncio.gather(*map(client, range(CLIENTS)))
-    took = time.perf_counter() - started
-    cuts = statistics.quantiles(times, n=1000)
-    return {
-        "images": images,
-        "images_a_second": images / took,
-        "requests_a_second": len(times) / took,
-        "errors": errors,
-        "ms": {
-            name: 1000 * cuts[at] for name, at in (("p50", 499), ("p95", 949), ("p99", 989), ("p99.9", 998))
-        },
-    }
+    command += ["--clients-of", address, "--server", str(process), "--way", way]
+    command += ["--seconds", str(arguments.seconds)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)  # noqa: S603
+    return dict(json.loads(done.stdout))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from metavib.estimator import MetaVIBClassifier as MetaVIBClassifier
-    from metavib.serving.predictor import Prediction as Prediction
+    from metavib.serving.predictions import Prediction as Prediction
     from metavib.serving.predictor import Predictor as Predictor
     from metavib.serving.predictor import load as load
 
@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "MetaVIBClassifier": "metavib.estimator",
-    "Prediction": "metavib.serving.predictor",
+    "Prediction": "metavib.serving.predictions",
     "Predictor": "metavib.serving.predictor",
     "load": "metavib.serving.predictor",
 }

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from metavib.serving.predictor import Prediction, Predictor
+from metavib.serving.predictions import Predictions
+from metavib.serving.predictor import Predictor
 
 SIZES = (400, 1400)
 SCHEMES = ("light", "dark")
@@ -29,20 +30,18 @@ class Scripted(Predictor):
         self.description, self.preprocessing, self.device = like.description, like.preprocessing, like.device
         self.mode, self.coverage, self.threshold = "sampled", 0.9, 0.5
 
-    def predict(self, images: Any, classifiers: bool = True) -> list[Prediction]:
-        return [self._answer(float(pixels.mean()) / 255) for pixels in images]
-
-    def _answer(self, cat: float) -> Prediction:
-        low, high = max(0.0, cat - 0.1), min(1.0, cat + 0.1)
-        return Prediction(
-            label="cat" if cat > 0.5 else "dog",
-            probability=max(cat, 1 - cat),
-            probabilities={"cat": cat, "dog": 1 - cat},
-            entropy=0.1 if abs(cat - 0.5) > 0.3 else 0.65,
-            model_entropy=0.05,
-            unsure=abs(cat - 0.5) <= 0.3,
-            classifiers=((low, 1 - low), (cat, 1 - cat), (high, 1 - high)),
-            distances={"cat": 1.5 - cat, "dog": 0.5 + cat},
+    def classify(self, pixels: np.ndarray, classifiers: bool = True) -> Predictions:
+        cat = pixels.mean(axis=(1, 2, 3)) / 255
+        drawn = np.stack([np.maximum(0.0, cat - 0.1), cat, np.minimum(1.0, cat + 0.1)], axis=1)
+        unsure = abs(cat - 0.5) <= 0.3
+        return Predictions(
+            classes=("cat", "dog"),
+            probabilities=np.stack([cat, 1 - cat], axis=1),
+            entropy=np.where(unsure, 0.65, 0.1),
+            model_entropy=np.full(len(cat), 0.05),
+            unsure=unsure,
+            distances=np.stack([1.5 - cat, 0.5 + cat], axis=1),
+            classifiers=np.stack([drawn, 1 - drawn], axis=2),
         )
 
 

@@ -6,11 +6,13 @@ import asyncio
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 
 from metavib.serving.batching import Batcher
 from metavib.serving.limits import Limits
-from metavib.serving.predictor import Prediction, Predictor
+from metavib.serving.predictions import Predictions
+from metavib.serving.predictor import Predictor
 from metavib.serving.refusals import Refusal
 from metavib.serving.uploads import Upload
 
@@ -29,11 +31,14 @@ class Gated(Predictor):
         self.decoded.append(name)
         return self.like.decode(content, name)
 
-    def predict(self, images: Any, classifiers: bool = True) -> list[Prediction]:
-        self.sizes.append(len(images))
+    def ready(self, images: Any) -> Any:
+        return self.like.ready(images)
+
+    def classify(self, pixels: Any, classifiers: bool = True) -> Predictions:
+        self.sizes.append(len(pixels))
         self.entered.set()
         assert self.gate.wait(WAIT)
-        return self.like.predict(images)
+        return self.like.classify(pixels, classifiers)
 
 
 @pytest.fixture
@@ -69,7 +74,7 @@ def test_what_comes_during_a_batch_is_the_next_one(gated, image):
         await until(lambda: len(gated.decoded) == 10)
         await asyncio.sleep(0.05)  # the last of them reach the model's queue
         gated.gate.set()
-        return [(await job.answers)[0] for job in jobs], batcher.waiting
+        return [one for job in jobs for one in (await job.answers)[0]], batcher.waiting
 
     answers, waiting = run(work)
     assert gated.sizes[0] == 1
@@ -94,7 +99,7 @@ def test_a_batch_has_at_most_so_many_images(gated, image):
 def test_predictors_are_not_mixed(predictors, image):
     async def work(batcher):
         jobs = [batcher.submit([Upload(image(), "x")], predictors[mode]) for mode in ("sampled", "mean") * 5]
-        return [(await job.answers)[0] for job in jobs]
+        return [one for job in jobs for one in (await job.answers)[0]]
 
     for answer, mode in zip(run(work), ("sampled", "mean") * 5, strict=True):
         assert bool(answer.classifiers) == (mode == "sampled")
@@ -153,23 +158,79 @@ def test_large_images_take_another_way_and_the_same_answer(predictors, image, mo
     small = run(work)
     monkeypatch.setattr("metavib.serving.batching.LARGE_PIXELS", 10)
     for one, other in zip(small, run(work), strict=True):
-        assert one.probabilities == pytest.approx(other.probabilities, abs=1e-5)
+        assert np.allclose(one.probabilities, other.probabilities, atol=1e-5)
 
 
 @pytest.mark.parametrize(("error", "status"), [(ZeroDivisionError("x"), 500), (MemoryError(), 503)])
 def test_a_model_that_fails_answers_all_the_same_and_goes_on(predictors, image, monkeypatch, error, status):
     predictor = predictors["mean"]
-    honest = type(predictor).predict
+    honest = type(predictor).classify
 
-    def fails_once(self, images, classifiers):
-        monkeypatch.setattr(type(predictor), "predict", honest)
+    def fails_once(self, pixels, classifiers):
+        monkeypatch.setattr(type(predictor), "classify", honest)
         raise error
 
     async def work(batcher):
-        monkeypatch.setattr(type(predictor), "predict", fails_once)
+        monkeypatch.setattr(type(predictor), "classify", fails_once)
         first = await batcher.submit([Upload(image(), "x")] * 2, predictor).answers
         return first, await batcher.submit([Upload(image(), "x")], predictor).answers
 
     failed, fine = run(work)
     assert [outcome.status for outcome in failed] == [status, status]
-    assert isinstance(fine[0], Prediction)
+    assert isinstance(fine[0], Predictions)
+
+
+def digits(count: int, size: int = 28) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (count, size, size), dtype=np.uint8)
+
+
+def array(images: np.ndarray) -> Upload:
+    return Upload(b"", pixels=images)
+
+
+def test_arrays_are_whole_in_a_batch_and_counted_by_their_images(gated):
+    async def work(batcher):
+        first = batcher.submit([array(digits(3))], gated)
+        await asyncio.to_thread(gated.entered.wait, WAIT)
+        others = [batcher.submit([array(digits(count))], gated) for count in (5, 2, 2, 9)]
+        waiting = batcher.waiting
+        gated.gate.set()
+        return waiting, [len(outcome) for job in (first, *others) for outcome in await job.answers]
+
+    waiting, found = run(work, batch=8)
+    assert waiting == 3 + 5 + 2 + 2 + 9
+    assert found == [3, 5, 2, 2, 9]
+    assert gated.sizes == [3, 7, 2, 9]  # in their order; 9 is more than a batch, but comes in one piece
+    assert gated.decoded == []
+
+
+@pytest.mark.parametrize("size", [28, 40])
+def test_every_image_of_an_array_gets_its_own_answer(predictors, size):
+    images = digits(6, size)
+
+    async def work(batcher):
+        jobs = [batcher.submit([array(part)], predictors["mean"]) for part in (images[:1], images[1:])]
+        return [one for job in jobs for outcome in await job.answers for one in outcome]
+
+    for image, answer in zip(images, run(work), strict=True):
+        (alone,) = predictors["mean"](image)
+        assert answer.probabilities == pytest.approx(alone.probabilities, abs=1e-5)
+
+
+def test_too_many_images_of_arrays_are_refused(predictors):
+    async def work(batcher):
+        with pytest.raises(Refusal) as refusal:
+            batcher.submit([array(digits(3)), array(digits(2))], predictors["mean"])
+        return refusal.value.status, batcher.waiting
+
+    assert run(work, Limits(waiting_images=4)) == (503, 0)
+
+
+def test_what_is_wrong_with_an_array_is_the_outcome_of_all_its_images(predictors):
+    async def work(batcher):
+        strange = np.zeros((2, 28, 28, 2), dtype=np.uint8)
+        return await batcher.submit([array(strange), array(digits(2))], predictors["mean"]).answers
+
+    bad, fine = run(work)
+    assert bad.status == 422
+    assert len(fine) == 2

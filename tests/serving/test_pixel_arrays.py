@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from metavib.serving.limits import Limits
-from metavib.serving.pixel_arrays import TYPE, rows_of
+from metavib.serving.pixel_arrays import TYPE, images_of
 from metavib.serving.refusals import Refusal
 
 
@@ -25,17 +25,15 @@ def some(*shape: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("shape", [(1, 5, 7), (3, 5, 7, 3), (2, 3, 5, 7), (64, 2, 2)])
-def test_the_rows_are_the_images(shape):
+def test_the_array_is_the_images(shape):
     array = some(*shape)
-    rows = rows_of(saved(array), Limits())
-    assert len(rows) == len(array)
-    assert all(np.array_equal(row, image) for row, image in zip(rows, array, strict=True))
+    assert np.array_equal(images_of(saved(array), Limits()), array)
 
 
 def test_a_longer_header_is_read_too():
     file = io.BytesIO()
     np.lib.format.write_array(file, some(2, 3, 3), version=(2, 0))
-    assert len(rows_of(file.getvalue(), Limits())) == 2
+    assert len(images_of(file.getvalue(), Limits())) == 2
 
 
 @pytest.mark.parametrize(
@@ -66,7 +64,7 @@ def test_a_longer_header_is_read_too():
 )
 def test_what_is_no_array_of_images_is_refused_with_a_remedy(content, status):
     with pytest.raises(Refusal) as refusal:
-        rows_of(content, Limits(image_bytes=100, image_pixels=80))
+        images_of(content, Limits(image_bytes=100, image_pixels=80))
     assert refusal.value.status == status
     assert refusal.value.what_to_do
 
@@ -78,7 +76,7 @@ def test_mutations_are_answered_or_refused():
         for at in draws.integers(0, len(content), draws.integers(1, 6)):
             content[at] = draws.integers(0, 256)
         try:
-            outcome = len(rows_of(bytes(content), Limits()))
+            outcome = len(images_of(bytes(content), Limits()))
         except Refusal as refusal:
             outcome = refusal.status
         assert outcome in (*range(1, 33), 413, 415, 422)

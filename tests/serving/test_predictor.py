@@ -11,10 +11,12 @@ from PIL import Image
 
 import metavib
 from metavib.cli import main
+from metavib.data.transforms import Preprocessing, with_channels
 from metavib.errors import UserError
 from metavib.grid import run_grid
 from metavib.run_directory import checksum
 from metavib.runner import Surroundings
+from metavib.serving.pixels import pixels_of
 from metavib.serving.predictor import BATCH
 
 
@@ -88,6 +90,47 @@ def test_pixels_can_be_given_in_any_form(finished, images):
         for given in (image, array, torch.from_numpy(array.copy()), path, str(path), [path], (image,)):
             assert predictor(given) == [expected]
     assert predictor(np.stack([array, array]))[0].label == expected.label
+
+
+@pytest.mark.parametrize(
+    ("channels", "shape"), [(1, (28, 28)), (1, (28, 28, 1)), (1, (1, 28, 28)), (3, (9, 9, 3)), (3, (3, 9, 9))]
+)
+def test_images_that_are_ready_are_what_pillow_would_make_of_them(finished, channels, shape):
+    predictor = metavib.load(finished.run)
+    predictor.preprocessing = Preprocessing(max(shape), channels, (0.0,) * channels, (1.0,) * channels)
+    images = np.random.default_rng(0).integers(0, 256, (2, *shape), dtype=np.uint8)
+    ready = predictor.ready(images)
+    assert ready.shape == (2, channels, max(shape), max(shape))
+    for image, own in zip(images, ready, strict=True):
+        assert np.array_equal(own, with_channels(pixels_of(image, max(shape))[None], channels)[0])
+
+
+@pytest.mark.parametrize(
+    ("size", "channels", "images"),
+    [
+        (28, 1, np.zeros((2, 28, 28))),
+        (28, 1, np.zeros((2, 27, 28), dtype=np.uint8)),
+        (28, 1, np.zeros((2, 28, 28, 3), dtype=np.uint8)),
+        (28, 1, np.zeros(2, dtype=np.uint8)),
+        (9, 3, np.zeros((2, 9, 9), dtype=np.uint8)),
+        (9, 3, np.zeros((2, 9, 9, 4), dtype=np.uint8)),
+        (3, 3, np.zeros((2, 3, 3, 3), dtype=np.uint8)),  # which axis is the colour?
+    ],
+)
+def test_all_other_images_are_not_ready(finished, size, channels, images):
+    predictor = metavib.load(finished.run)
+    predictor.preprocessing = Preprocessing(size, channels, (0.0,) * channels, (1.0,) * channels)
+    assert predictor.ready(images) is None
+
+
+def test_columns_say_what_answers_say(finished, images):
+    predictor = metavib.load(finished.run)
+    pixels = np.stack([predictor.open(path) for path in images[:5]])
+    told = predictor.classify(pixels)
+    assert list(told) == predictor.predict(list(pixels))
+    assert told.probabilities.shape == (5, 2)
+    assert told.classifiers.shape == (5, predictor.draws, 2)
+    assert predictor.classify(pixels, classifiers=False).classifiers is None
 
 
 def test_bytes_that_are_no_image_are_named(finished):

@@ -237,6 +237,7 @@ def test_the_description_names_every_route_answer_and_error(running):
     assert set(described["paths"]) == {"/predict", "/model", "/health", "/ready", "/metrics"}
     responses = described["paths"]["/predict"]["post"]["responses"]
     assert {"200", "400", "401", "408", "413", "415", "422", "503"} <= set(responses)
+    assert set(responses["200"]["content"]) == {"application/json", "application/x-npy"}
     shapes = described["components"]["schemas"]
     assert set(shapes["Problem"]["required"]) == {"error", "what_to_do"}
     assert {"label", "probability", "unsure", "distances"} <= set(shapes["Answer"]["properties"])

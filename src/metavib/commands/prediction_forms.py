@@ -9,7 +9,8 @@ from dataclasses import asdict
 from typing import Protocol, final, runtime_checkable
 
 from metavib.data.folder import UNPRINTABLE
-from metavib.serving.predictor import BATCH, Prediction
+from metavib.serving.predictions import Prediction
+from metavib.serving.predictor import BATCH
 from metavib.terminal import table
 
 

@@ -24,6 +24,11 @@ class Preprocessing(NamedTuple):
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
+    @property
+    def bytes(self) -> int:
+        """What an image takes before it is scaled."""
+        return self.channels * self.size * self.size
+
     def __call__(
         self, images: Num[Tensor, "batch channels height width"]
     ) -> Float[Tensor, "batch channels height width"]:

@@ -7,6 +7,7 @@ answered at once, and under load batches are as large as the load makes them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -20,13 +21,13 @@ from PIL import UnidentifiedImageError
 from metavib.data.images import describe
 from metavib.errors import UserError
 from metavib.serving.limits import LARGE_PIXELS, Limits
-from metavib.serving.predictor import Prediction, Predictor
+from metavib.serving.predictions import Predictions
+from metavib.serving.predictor import BATCH, Predictor
 from metavib.serving.refusals import Refusal, busy, our_fault, too_large
+from metavib.serving.threads import ModelThreads
 from metavib.serving.uploads import Upload
 
-BATCH = 64
-
-Outcome = Prediction | Refusal
+Outcome = Predictions | Refusal
 
 
 @dataclass(eq=False)
@@ -48,13 +49,16 @@ class Job:
 
 @dataclass(eq=False)
 class Piece:
-    """One image on its way."""
+    """One image on its way, or several that came as one array."""
 
     job: Job
     upload: Upload
     large: bool = False
-    pixels: np.ndarray | None = None
+    pixels: np.ndarray | None = None  # [images, channels, size, size], as the model takes them
     outcome: Outcome | None = None
+
+    def __len__(self) -> int:
+        return len(self.upload)
 
 
 class Lane:
@@ -117,7 +121,11 @@ class Lane:
             self._condition.wait_for(lambda: self._waiting or self._stopping)
             if self._stopping:
                 return []
-            taken = [self._waiting.popleft() for _ in range(min(self._most, len(self._waiting)))]
+            taken = [self._waiting.popleft()]
+            images = len(taken[0])
+            while self._waiting and images + len(self._waiting[0]) <= self._most:
+                taken.append(self._waiting.popleft())
+                images += len(taken[-1])
             if self._waiting:
                 self._condition.notify()  # there is more than one can take
             return taken
@@ -126,12 +134,15 @@ class Lane:
 class Batcher:
     """From uploads to predictions."""
 
-    def __init__(self, limits: Limits, batch: int = BATCH, prepare: Callable[[], int] = lambda: 1) -> None:
-        self.limits = limits
+    def __init__(self, limits: Limits, batch: int = BATCH, model_threads: ModelThreads | None = None) -> None:
+        self.limits, self.batch = limits, batch
         self.after_batch: Callable[[int], None] = lambda size: None
         self.waiting = 0  # images that were handed in and are not answered
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._model = Lane("model", self._classify, batch, prepare)
+        self._model_threads = model_threads
+        self._model = Lane(
+            "model", self._classify, batch, model_threads.prepare if model_threads else lambda: 1
+        )
         self._large = Lane("large images", self._decode, 1)
         self._small = Lane("images", self._sort, batch)
         self._lanes = (self._small, self._large, self._model)
@@ -150,12 +161,20 @@ class Batcher:
     def submit(self, uploads: Sequence[Upload], predictor: Predictor, samples: bool = True) -> Job:
         """Hand images in; refused where too many wait already."""
         assert self._loop is not None, "the batcher was not started"
-        if self.waiting + len(uploads) > self.limits.waiting_images:
+        images = sum(map(len, uploads))
+        if self.waiting + images > self.limits.waiting_images:
             raise busy(f"{self.waiting} images wait already")
         job = Job(predictor, self._loop.create_future(), samples, unanswered=len(uploads))
         job.pieces = [Piece(job, upload) for upload in uploads]
-        self.waiting += len(uploads)
-        self._small.put(job.pieces)
+        self.waiting += images
+        for piece in job.pieces:
+            if piece.upload.pixels is not None:
+                piece.pixels = predictor.ready(piece.upload.pixels)
+        to_decode = [piece for piece in job.pieces if piece.pixels is None]
+        if to_decode:
+            self._small.put(to_decode)
+        if len(to_decode) < len(job.pieces):
+            self._model.put([piece for piece in job.pieces if piece.pixels is not None])
         return job
 
     # --- in the threads -------------------------------------------------------------------------------------
@@ -170,17 +189,15 @@ class Batcher:
 
     def _look_at_header(self, piece: Piece) -> None:
         if piece.upload.pixels is not None:
-            piece.large = piece.upload.pixels.size > LARGE_PIXELS
+            piece.large = piece.upload.pixels[0].size > LARGE_PIXELS
             return
+        name = piece.upload.name
         if not piece.upload.content:
-            raise Refusal(
-                HTTPStatus.BAD_REQUEST, f"{piece.upload.name} is empty", "Send the bytes of an image."
-            )
-        width, height, _ = describe(piece.upload.content, piece.upload.name)
+            raise Refusal(HTTPStatus.BAD_REQUEST, f"{name} is empty", "Send the bytes of an image.")
+        width, height, _ = describe(piece.upload.content, name)
         if width * height > self.limits.image_pixels:
             raise too_large(
-                f"{piece.upload.name} has {width:,} x {height:,} pixels, "
-                f"more than {self.limits.image_pixels:,} in all",
+                f"{name} has {width:,} x {height:,} pixels, more than {self.limits.image_pixels:,} in all",
                 "Make it smaller: the model looks at a small copy anyway.",
             )
         piece.large = width * height > LARGE_PIXELS
@@ -203,16 +220,20 @@ class Batcher:
             if not piece.job.abandoned:
                 wanted.setdefault(piece.job.predictor, []).append(piece)
         for predictor, own in wanted.items():
-            self.after_batch(len(own))
+            self.after_batch(sum(map(len, own)))
             try:
-                answers: Sequence[Outcome] = predictor.predict(
-                    [piece.pixels for piece in own if piece.pixels is not None],
-                    classifiers=any(piece.job.samples for piece in own),
-                )
+                pixels = np.concatenate([piece.pixels for piece in own if piece.pixels is not None])
+                with self._model_threads.batch() if self._model_threads else contextlib.nullcontext():
+                    answers = predictor.classify(pixels, any(piece.job.samples for piece in own))
             except Exception as error:
-                answers = [_failure(error)] * len(own)
-            for piece, answer in zip(own, answers, strict=True):
-                piece.outcome, piece.pixels = answer, None
+                failure = _failure(error)
+                for piece in own:
+                    piece.outcome, piece.pixels = failure, None
+                continue
+            first = 0
+            for piece in own:
+                piece.outcome, piece.pixels = answers.part(slice(first, first + len(piece))), None
+                first += len(piece)
         self._deliver(pieces)
 
     def _deliver(self, pieces: list[Piece]) -> None:
@@ -223,7 +244,7 @@ class Batcher:
     # --- on the event loop ----------------------------------------------------------------------------------
 
     def _finish(self, pieces: list[Piece]) -> None:
-        self.waiting -= len(pieces)
+        self.waiting -= sum(map(len, pieces))
         for piece in pieces:
             job = piece.job
             job.unanswered -= 1
@@ -248,9 +269,9 @@ def _attempt(piece: Piece, work: Callable[[Piece], None]) -> None:
 def _decode_one(piece: Piece) -> None:
     upload, predictor = piece.upload, piece.job.predictor
     if upload.pixels is None:
-        piece.pixels = predictor.decode(upload.content, upload.name)
+        piece.pixels = predictor.decode(upload.content, upload.name)[None]
     else:
-        piece.pixels = predictor.pixels(upload.pixels)
+        piece.pixels = np.stack([predictor.pixels(image) for image in upload.pixels])
 
 
 def _bad_image(error: UserError) -> Refusal:

@@ -15,6 +15,36 @@ if TYPE_CHECKING:
 _NOT_HTTP = Problem("this is not HTTP/1.1", "Use an HTTP client such as curl or a browser.")
 
 
+class Gathered:
+    """A transport that sends what is written in one turn of the event loop at once: a head with its body.
+
+    Of two writes the first one would wake the client for nothing, while all threads of the server wait.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._written: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send this, with what else is written now."""
+        if not self._written:
+            self._loop.call_soon(self._send)
+        self._written.append(data)
+
+    def close(self) -> None:
+        """End the connection once all has been sent."""
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        if self._written and not self._transport.is_closing():
+            self._transport.writelines(self._written)
+        self._written.clear()
+
+
 def limited_connection(limits: Limits) -> type[HttpToolsProtocol]:
     """The class of connections with these limits."""
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -30,7 +60,7 @@ def limited_connection(limits: Limits) -> type[HttpToolsProtocol]:
             )
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
+            super().connection_made(Gathered(transport, self.loop))  # type: ignore[arg-type]
             if len(self.connections) > limits.connections:
                 refusal = busy("too many connections are open")
                 self._refuse(503, refusal.problem, f"retry-after: {refusal.headers['retry-after']}\r\n")

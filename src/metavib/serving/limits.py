@@ -21,8 +21,10 @@ class Limits:
     request_bytes: int = 64_000_000
     body_seconds: float = 30.0  # until the whole body has come
     answer_seconds: float = 60.0  # until the answer is ready
-    waiting_images: int = 1024  # of all clients
-    waiting_bytes: int = 256_000_000  # of all clients, also of bodies that are still coming
+    waiting_images: int = 4096  # of all clients
+    waiting_bytes: int = (
+        256_000_000  # of all clients: bodies, also while they come, and the pixels made of them
+    )
     connections: int = 512
     header_bytes: int = 32_768
     header_seconds: float = 10.0

@@ -34,7 +34,7 @@ class ServerMetrics:
         self.batch = Histogram(
             "metavib_batch_images",
             "Images that were classified together",
-            buckets=(1, 2, 4, 8, 16, 32, 64),
+            buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256),
             registry=self._registry,
         )
         for name, text, read in (

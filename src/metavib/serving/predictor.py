@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -25,31 +24,12 @@ from metavib.functional.predictive import Predictive, entropy
 from metavib.model import ModelDescription, load_model, model_folder, preprocessing_of, save_model
 from metavib.serving.hub import fetched, pushed
 from metavib.serving.pixels import one_by_one, pixels_of
+from metavib.serving.predictions import Prediction, Predictions
 
 BATCH = 64
 MODES = ("sampled", "mean")
 
 Mode = Literal["sampled", "mean"]
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """The answer for one image, and how sure it is."""
-
-    label: str
-    probability: float
-    probabilities: dict[str, float]  # by class, in the model's order
-    entropy: float  # in nats: all uncertainty
-    model_entropy: float  # the part of it that comes from disagreeing classifiers
-    unsure: (
-        bool | None
-    )  # more entropy than the chosen coverage allows; None where the model has no thresholds
-    classifiers: tuple[
-        tuple[float, ...], ...
-    ]  # class probabilities under each drawn classifier, where any is
-    distances: dict[
-        str, float
-    ]  # of the image's feature to each source class mean; 1 is usual for one's own class
 
 
 class Predictor:
@@ -136,11 +116,23 @@ class Predictor:
         """The same of a Pillow image, an array or a tensor of any size, or of a path."""
         if isinstance(image, str | Path):
             return self.open(image)
+        if isinstance(image, np.ndarray) and (ready := self.ready(image[None])) is not None:
+            return ready[0]
+        return with_channels(pixels_of(image, self.preprocessing.size)[None], self.preprocessing.channels)[0]
+
+    def ready(self, images: np.ndarray) -> np.ndarray | None:
+        """Images that are as the model takes them but for the order of their axes; None for all others.
+
+        They are what the way through Pillow would give, in a hundredth of the time.
+        """
         size, channels = self.preprocessing.size, self.preprocessing.channels
-        grey = channels == 1 and isinstance(image, np.ndarray) and image.dtype == np.uint8
-        if grey and image.shape == (size, size):
-            return image[None]  # what the way through Pillow would give, in a hundredth of the time
-        return with_channels(pixels_of(image, size)[None], channels)[0]
+        if images.dtype != np.uint8 or size in (1, 3, 4):  # so small, sides could be taken for channels
+            return None
+        if channels == 1 and images.shape[1:] == (size, size):
+            return images[:, None]
+        if images.shape[1:] == (channels, size, size):
+            return images
+        return images.transpose(0, 3, 1, 2) if images.shape[1:] == (size, size, channels) else None
 
     def __call__(self, images: Any) -> list[Prediction]:
         """Answers for Pillow images, arrays, tensors of any size, or paths: one of them or many."""
@@ -150,7 +142,6 @@ class Predictor:
             answers += self.predict(batch)
         return answers
 
-    @torch.no_grad()
     def predict(self, images: Iterable[np.ndarray], classifiers: bool = True) -> list[Prediction]:
         """Answers for images as `open` and `decode` give them, as one batch.
 
@@ -159,7 +150,13 @@ class Predictor:
         given = list(images)
         if not given:
             return []
-        pixels = with_channels(self._stacked(given), self.preprocessing.channels)
+        return list(
+            self.classify(with_channels(self._stacked(given), self.preprocessing.channels), classifiers)
+        )
+
+    @torch.no_grad()
+    def classify(self, pixels: np.ndarray, classifiers: bool = True) -> Predictions:
+        """The same in columns, of uint8 [images, channels, size, size] with the model's own channels and size."""
         batch = self.preprocessing(torch.from_numpy(np.ascontiguousarray(pixels)).to(self.device))
         embedded = self.algorithm.embed(batch)
         answer = self.algorithm.predictive(embedded, self.noise)
@@ -182,37 +179,21 @@ class Predictor:
         way = "use_mm_for_euclid_dist"  # quick; it loses half of the digits, of which float64 has enough
         return torch.cdist(embedded.double(), self._class_means, compute_mode=way) / self._class_distance
 
-    def _predictions(
-        self, answer: Predictive, distances: Tensor | None, classifiers: bool
-    ) -> list[Prediction]:
+    def _predictions(self, answer: Predictive, distances: Tensor | None, classifiers: bool) -> Predictions:
         by_classifier = answer.by_classifier()  # once, and all else from it: the draws are the larger part
         probabilities = by_classifier.mean(dim=0)
-        best, total = probabilities.max(dim=1), entropy(probabilities)
+        total = entropy(probabilities)
         of_model = (total - entropy(by_classifier).mean(dim=0)).clamp_min(0.0)
-        drawn = by_classifier.transpose(0, 1).tolist() if classifiers else None
-        rows = zip(
-            best.indices.tolist(),
-            best.values.tolist(),
-            probabilities.tolist(),
-            total.tolist(),
-            of_model.tolist(),
-            drawn or itertools.repeat(()),
-            distances.tolist() if distances is not None else itertools.repeat(()),
-            strict=False,
+        nats = total.double().cpu().numpy()  # compared in Python's precision
+        return Predictions(
+            classes=self.classes,
+            probabilities=probabilities.cpu().numpy(),
+            entropy=nats,
+            model_entropy=of_model.cpu().numpy(),
+            unsure=None if self.threshold is None else nats > self.threshold,
+            distances=None if distances is None else distances.cpu().numpy(),
+            classifiers=by_classifier.transpose(0, 1).cpu().numpy() if classifiers else None,
         )
-        return [
-            Prediction(
-                label=self.classes[index],
-                probability=probability,
-                probabilities=dict(zip(self.classes, of_classes, strict=True)),
-                entropy=nats,
-                model_entropy=model_nats,
-                unsure=None if self.threshold is None else nats > self.threshold,
-                classifiers=tuple(map(tuple, of_classifiers)),
-                distances=dict(zip(self.classes, of_means, strict=False)),
-            )
-            for index, probability, of_classes, nats, model_nats, of_classifiers, of_means in rows
-        ]
 
 
 def load(

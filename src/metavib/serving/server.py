@@ -47,7 +47,11 @@ _PROBLEMS = {
     503: "Too busy; Retry-After says when to come again",
 }
 _RESPONSES: dict[int | str, dict[str, Any]] = {
-    200: {"model": Answers, "description": "Predictions, in the order of the images"},
+    200: {
+        "model": Answers,
+        "description": "Predictions, in the order of the images; as a table for who accepts one",
+        "content": {pixel_arrays.TYPE: {"schema": _BINARY}},
+    },
     **{status: {"model": Problem, "description": text} for status, text in _PROBLEMS.items()},
 }
 

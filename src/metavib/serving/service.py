@@ -12,17 +12,21 @@ from urllib.parse import parse_qsl
 
 from PIL import Image
 
-from metavib.serving.answers import Answers, answers_of
-from metavib.serving.batching import BATCH, Batcher, Job, Outcome
+from metavib.serving import answer_arrays, pixel_arrays
+from metavib.serving.answers import answers_of
+from metavib.serving.batching import Batcher, Job, Outcome
 from metavib.serving.guards import Scope, Send, json_of
 from metavib.serving.limits import Budget, Limits
 from metavib.serving.metrics import ServerMetrics
-from metavib.serving.predictor import Predictor
+from metavib.serving.predictor import BATCH, Predictor
 from metavib.serving.refusals import Refusal, busy
 from metavib.serving.threads import ModelThreads
 from metavib.serving.uploads import ClientGone, Receive, Upload, read_uploads
 
 PREDICT = "/predict"
+SMALL_IMAGES = (
+    200_704  # bytes of a batch: 256 digits of 28 x 28. With 64 the digit network takes 1.1 times as long
+)
 _YES_OR_NO = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
@@ -59,6 +63,21 @@ def _wrong_option(error: str, right: str) -> Refusal:
     return Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, error, f"Use {right}, as /openapi.json says.")
 
 
+def batch_of(image_bytes: int, at_once: int) -> int:
+    """Images of a batch. All that are computed at once are as many as one batch alone would have, which bounds
+    the memory; small ones are more, so that the network does not wait for its weights.
+    """
+    return max(1, BATCH // at_once, SMALL_IMAGES // image_bytes)
+
+
+def _to_be_made(uploads: Sequence[Upload], predictor: Predictor) -> int:
+    """Bytes of the pixels that the images become; where they are that already, there will be none."""
+    images = sum(
+        len(upload) for upload in uploads if upload.pixels is None or predictor.ready(upload.pixels) is None
+    )
+    return images * predictor.preprocessing.bytes
+
+
 class Service:
     """A model, its threads, and what is held for clients."""
 
@@ -67,7 +86,10 @@ class Service:
         self.budget = Budget(limits.waiting_bytes)
         self.metrics = ServerMetrics(lambda: self.batcher.waiting, lambda: self.budget.taken)
         first = next(iter(predictors.values()))
-        self.batcher = Batcher(limits, prepare=ModelThreads(first))
+        self.threads = ModelThreads(first)
+        self.batcher = Batcher(
+            limits, batch_of(first.preprocessing.bytes, self.threads.at_once), self.threads
+        )
         self.ready = False
 
     @contextlib.asynccontextmanager
@@ -77,7 +99,7 @@ class Service:
         blank = io.BytesIO()
         Image.new("L", (32, 32)).save(blank, "PNG")
         for predictor in self.predictors.values():
-            for count in (1, min(BATCH, self.limits.waiting_images)):
+            for count in (1, min(self.threads.at_once * self.batcher.batch, self.limits.waiting_images)):
                 uploads = [Upload(blank.getvalue(), "warm-up")] * count
                 await self.batcher.submit(uploads, predictor).answers
         self.batcher.after_batch = self.metrics.batch.observe
@@ -89,25 +111,45 @@ class Service:
     async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request for predictions."""
         options = options_of(scope["query_string"], list(self.predictors))
+        headers = dict(scope["headers"])
+        table = answer_arrays.wanted(headers.get(b"accept", b""))
         status, content = HTTPStatus.OK.value, b""
         try:
-            content = json_of(await self.answers(dict(scope["headers"]), receive, options))
+            uploads, outcomes = await self.answers(headers, receive, options)
+            if table:
+                content = answer_arrays.table_of(outcomes, options.top, options.samples)
+            else:
+                content = json_of(answers_of(uploads, outcomes, options.top, options.samples))
         except ClientGone:
             status = 499  # nobody reads it; it is for the metrics
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
+        kind = pixel_arrays.TYPE if table else "application/json"
+        head = [(b"content-type", kind.encode()), (b"content-length", str(len(content)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": head})
         await send({"type": "http.response.body", "body": content})
 
-    async def answers(self, headers: Mapping[bytes, bytes], receive: Receive, options: Options) -> Answers:
-        """From a request to its predictions."""
+    async def answers(
+        self, headers: Mapping[bytes, bytes], receive: Receive, options: Options
+    ) -> tuple[list[Upload], list[Outcome]]:
+        """From a request to its images, and what became of them."""
         predictor = self.predictors[options.mode or next(iter(self.predictors))]
         with self.budget.account() as account:
-            uploads = await read_uploads(headers, receive, self.limits, account)
+            uploads = await read_uploads(headers, receive, self.limits, account, self.batcher.batch)
+            account.take(_to_be_made(uploads, predictor))
             job = self.batcher.submit(uploads, predictor, options.samples)
             outcomes = await self._outcomes(job, receive)
-        for outcome in outcomes:
-            self.metrics.images(_kind(outcome))
-        return answers_of(uploads, outcomes, options.top, options.samples)
+        for upload, outcome in zip(uploads, outcomes, strict=True):
+            self._count(outcome, len(upload))
+        return uploads, outcomes
+
+    def _count(self, outcome: Outcome, images: int) -> None:
+        if isinstance(outcome, Refusal):
+            self.metrics.images("refused", images)
+        elif outcome.unsure is None:
+            self.metrics.images("unknown", images)
+        else:
+            unsure = int(outcome.unsure.sum())
+            self.metrics.images("unsure", unsure)
+            self.metrics.images("sure", images - unsure)
 
     async def _outcomes(self, job: Job, receive: Receive) -> list[Outcome]:
         """What became of the images; where the client goes away, nothing more is done for it."""
@@ -120,7 +162,7 @@ class Service:
             )
             if job.answers.done():
                 return job.answers.result()
-            self.metrics.images("abandoned", len(job.pieces))
+            self.metrics.images("abandoned", sum(map(len, job.pieces)))
             if gone.done():
                 raise ClientGone
             raise busy(f"there was no answer within {self.limits.answer_seconds:g} s")
@@ -128,9 +170,3 @@ class Service:
             gone.cancel()
             if not job.answers.done():
                 job.abandon()
-
-
-def _kind(outcome: Outcome) -> str:
-    if isinstance(outcome, Refusal):
-        return "refused"
-    return {True: "unsure", False: "sure", None: "unknown"}[outcome.unsure]

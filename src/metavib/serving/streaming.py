@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from metavib.data.images import BadImage
-from metavib.serving.predictor import BATCH, Prediction, Predictor
+from metavib.serving.predictions import Prediction
+from metavib.serving.predictor import BATCH, Predictor
 
 _AHEAD = 4 * BATCH  # files that are decoded, or being decoded, and not answered yet; bounds the memory
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from metavib.serving import pixel_arrays
 from metavib.serving.limits import Account, Limits
+from metavib.serving.predictor import BATCH
 from metavib.serving.refusals import Refusal, too_large
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -35,17 +36,20 @@ class ClientGone(Exception):
 
 @dataclass(frozen=True)
 class Upload:
-    """The bytes of what should be an image, or its pixels."""
+    """The bytes of what should be an image; or the pixels of several that are alike."""
 
     content: bytes
-    name: str  # as the client calls it, made harmless; or its number
-    pixels: np.ndarray | None = None
+    name: str = ""  # as the client calls it, made harmless; where it has none, an image has its number
+    pixels: np.ndarray | None = None  # [images, ...]
+
+    def __len__(self) -> int:
+        return 1 if self.pixels is None else len(self.pixels)
 
 
 async def read_uploads(
-    headers: Mapping[bytes, bytes], receive: Receive, limits: Limits, account: Account
+    headers: Mapping[bytes, bytes], receive: Receive, limits: Limits, account: Account, batch: int = BATCH
 ) -> list[Upload]:
-    """All images of a request, within the limits."""
+    """All images of a request, within the limits; arrays in parts of a batch at most."""
     content_type = headers.get(b"content-type", b"").decode("latin-1")
     length = headers.get(b"content-length")
     form = content_type.lower().startswith("multipart/form-data")
@@ -62,8 +66,7 @@ async def read_uploads(
                 content = b"".join([chunk async for chunk in chunks])
                 if not array:
                     return [Upload(content, "image 1")]
-                rows = pixel_arrays.rows_of(content, limits)
-                return [Upload(b"", f"image {number}", row) for number, row in enumerate(rows, 1)]
+                return _in_parts(pixel_arrays.images_of(content, limits), batch)
             reader = FormReader(_boundary_of(content_type), limits)
             async for chunk in chunks:
                 reader.write(chunk)
@@ -74,6 +77,10 @@ async def read_uploads(
             f"the body did not come within {limits.body_seconds:g} s",
             "Send smaller images, or over a faster connection.",
         ) from None
+
+
+def _in_parts(images: np.ndarray, batch: int) -> list[Upload]:
+    return [Upload(b"", pixels=images[at : at + batch]) for at in range(0, len(images), batch)]
 
 
 async def _chunks(receive: Receive, most: int, what: str, account: Account) -> AsyncIterator[bytes]:

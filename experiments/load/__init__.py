@@ -1,0 +1,1 @@
+"""The parts of `serving_load.py`."""

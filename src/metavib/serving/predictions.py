@@ -1,0 +1,86 @@
+"""What a model says: of one image for people, of a batch in columns for programs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer for one image, and how sure it is."""
+
+    label: str
+    probability: float
+    probabilities: dict[str, float]  # by class, in the model's order
+    entropy: float  # in nats: all uncertainty
+    model_entropy: float  # the part of it that comes from disagreeing classifiers
+    unsure: (
+        bool | None
+    )  # more entropy than the chosen coverage allows; None where the model has no thresholds
+    classifiers: tuple[
+        tuple[float, ...], ...
+    ]  # class probabilities under each drawn classifier, where any is
+    distances: dict[
+        str, float
+    ]  # of the image's feature to each source class mean; 1 is usual for one's own class
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """The same for a batch: a row an image. Nothing is done for each image until somebody asks for it."""
+
+    classes: tuple[str, ...]
+    probabilities: np.ndarray  # [images, classes]
+    entropy: np.ndarray  # [images]
+    model_entropy: np.ndarray
+    unsure: np.ndarray | None  # where the model has thresholds
+    distances: np.ndarray | None  # [images, classes], where the model has class means
+    classifiers: np.ndarray | None = None  # [images, draws, classes], where they were asked for
+
+    def __len__(self) -> int:
+        return len(self.probabilities)
+
+    def part(self, rows: slice) -> Predictions:
+        """Some of the images."""
+        unsure, distances, drawn = (
+            None if values is None else values[rows]
+            for values in (self.unsure, self.distances, self.classifiers)
+        )
+        return Predictions(
+            self.classes,
+            self.probabilities[rows],
+            self.entropy[rows],
+            self.model_entropy[rows],
+            unsure,
+            distances,
+            drawn,
+        )
+
+    def __iter__(self) -> Iterator[Prediction]:
+        """One by one."""
+        best = self.probabilities.argmax(axis=1)
+        rows = zip(
+            best.tolist(),
+            self.probabilities.tolist(),
+            self.entropy.tolist(),
+            self.model_entropy.tolist(),
+            itertools.repeat(None) if self.unsure is None else self.unsure.tolist(),
+            itertools.repeat(()) if self.distances is None else self.distances.tolist(),
+            itertools.repeat(()) if self.classifiers is None else self.classifiers.tolist(),
+            strict=False,
+        )
+        for index, of_classes, nats, model_nats, unsure, of_means, drawn in rows:
+            yield Prediction(
+                label=self.classes[index],
+                probability=of_classes[index],
+                probabilities=dict(zip(self.classes, of_classes, strict=True)),
+                entropy=nats,
+                model_entropy=model_nats,
+                unsure=unsure,
+                classifiers=tuple(map(tuple, drawn)),
+                distances=dict(zip(self.classes, of_means, strict=False)),
+            )
