@@ -24,7 +24,7 @@ from metavib.algorithms.masf import MASF
 from metavib.algorithms.metavib import MetaVIB
 from metavib.bench.synthetic import Synthetic
 from metavib.calibration import answered, calibrate
-from metavib.capacity import _Alive
+from metavib.capacity import Alive
 from metavib.data.arrays import sources_of
 from metavib.data.episodes import Episode, EpisodeSampler, Samples, Source
 from metavib.data.inspection import _problems_of_domains
@@ -255,7 +255,7 @@ def test_what_is_unsure_is_counted_without_the_draws_of_all_images_at_once(
     assert calibration is not None
     for images in (64, 640):
         own = embedded(images, 5)
-        with _Alive() as alive:
+        with Alive() as alive:
             answered(algorithm, own, calibration)
         most[images] = alive.most
     assert most[640] <= 4 * most[64]

@@ -19,6 +19,7 @@ from metavib.bench.cost_model import (
     line_through,
     metavib_step,
 )
+from metavib.bench.scaling import _held
 from metavib.bench.synthetic import Speck, Synthetic, run_on, speck_is_known
 from metavib.program import Program
 
@@ -59,8 +60,8 @@ def test_classes_beyond_the_images_of_an_episode_cost_metavib_nothing_and_erm_as
 
 def test_seconds_are_the_sum_over_all_units() -> None:
     constants = Constants(step=1.0, image=0.1, product=0.01, draw=0.2, logit=0.3, parameter=0.4)
-    assert constants.seconds(Work(0, 0, 0, 0, 0)) == 1.0
-    assert constants.seconds(Work(10, 100, 1, 2, 3)) == pytest.approx(1 + 1 + 1 + 0.2 + 0.6 + 1.2)
+    assert constants.seconds(Work(0, 0, 0, 0, 0, held=0)) == 1.0
+    assert constants.seconds(Work(10, 100, 1, 2, 3, held=99)) == pytest.approx(1 + 1 + 1 + 0.2 + 0.6 + 1.2)
 
 
 def test_a_line_goes_through_both_points() -> None:
@@ -80,3 +81,12 @@ def test_messages_are_those_of_a_ring_and_a_tree() -> None:
     assert step.seconds(2, bandwidth=1.0) == 2 * 0.5 * 1000 + 0.5 * 100 + 50
     assert step.seconds(4, latency=1.0) == 3 * 3 + 2
     assert replace(step, gradients=0, features=0).seconds(1, bandwidth=1.0) == 0
+
+
+@pytest.mark.parametrize("algorithm", ["metavib", "erm"])
+def test_memory_is_about_what_the_losses_hold(algorithm: str) -> None:
+    with speck_is_known():
+        run, _ = run_on(Synthetic(8000, 500, 4), algorithm, torch.device("cpu"))
+    whole, of_network = _held(run)
+    work = (metavib_step if algorithm == "metavib" else erm_step)(Sizes(500))
+    assert of_network + 4 * work.held == pytest.approx(whole, rel=0.15)

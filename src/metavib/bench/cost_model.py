@@ -8,7 +8,7 @@ draws, logits and parameters.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -39,6 +39,7 @@ class Work:
     draws: int  # normal numbers, and what is sampled by them
     logits: int  # that a softmax is taken of
     parameters: int  # that Adam moves
+    held: int  # numbers that the losses hold at a time, forward, after the features
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,14 @@ class Constants:
 
     def seconds(self, work: Work) -> float:
         """How long a step takes."""
-        own, each = asdict(self), asdict(work)
-        return self.step + sum(own[unit.removesuffix("s")] * count for unit, count in each.items())
+        return (
+            self.step
+            + self.image * work.images
+            + self.product * work.products
+            + self.draw * work.draws
+            + self.logit * work.logits
+            + self.parameter * work.parameters
+        )
 
 
 def metavib_step(sizes: Sizes) -> Work:
@@ -75,6 +82,7 @@ def metavib_step(sizes: Sizes) -> Work:
         draws=sizes.draws * w * (s + n),
         logits=pairs,
         parameters=sizes.network_parameters + 2 * (g + 4 * w),
+        held=2 * pairs + 2 * sizes.draws * w * (s + n) + 8 * w * (n + 2 * s),
     )
 
 
@@ -87,6 +95,7 @@ def erm_step(sizes: Sizes) -> Work:
         draws=0,
         logits=images * sizes.classes,
         parameters=sizes.network_parameters + (sizes.features + 1) * sizes.classes,
+        held=2 * images * sizes.classes + sizes.features * sizes.classes,
     )
 
 
@@ -136,5 +145,6 @@ class Divided:
 
 
 def point(axis: str, what: str, at: int, predicted: float, measured: float, **more: Any) -> dict[str, Any]:
-    """One prediction and its measurement, in milliseconds, as a record has them."""
-    return {"axis": axis, "what": what, "at": at, "predicted": predicted, "measured": measured, **more}
+    """One prediction and its measurement, in milliseconds where nothing else is said, as a record has them."""
+    found = {"axis": axis, "what": what, "at": at, "unit": "ms", "predicted": predicted, "measured": measured}
+    return found | more

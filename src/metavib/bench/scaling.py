@@ -19,17 +19,23 @@ from metavib.algorithms import ALGORITHMS, TITLES
 from metavib.bench.cost_model import Constants, Sizes, Work, erm_step, line_through, metavib_step, point
 from metavib.bench.synthetic import Synthetic, run_on, speck_is_known
 from metavib.bench.timing import milliseconds
+from metavib.bench.workloads import digit_runs, image_run
+from metavib.capacity import Alive
 from metavib.data.prepared import Sources
 from metavib.evaluate import Embedded, embed, measure_at_mean, predict
 from metavib.functional.gaussian import Gaussian
 from metavib.functional.predictive import class_logits, log_softmax_of_classes
 from metavib.optimization import Optimizer, Training
-from metavib.program import Program, sampler_of
+from metavib.program import Program, Trainee, sampler_of
 from metavib.randomness import normal
 
 IMAGES = (1_000, 10_000, 100_000, 1_000_000)
 CLASSES = (7, 100, 1_000, 10_000)
 DOMAINS = (3, 10, 30, 100)
+DIVIDED = {
+    "digits": 256,
+    "photographs": 8,
+}  # images of a domain, as `experiments/processes_speed.py` has them
 PER_DOMAIN = [name for name, kind in ALGORITHMS.items() if kind.PER_DOMAIN]
 
 
@@ -39,6 +45,7 @@ def scaling(
     images: Sequence[int] = IMAGES,
     classes: Sequence[int] = CLASSES,
     domains: Sequence[int] = DOMAINS,
+    divided: Mapping[str, int] = DIVIDED,
     rounds: int = 7,
     tell: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
@@ -54,8 +61,11 @@ def scaling(
         ):
             tell(f"{axis}: {', '.join(f'{size:,}' for size in sizes)}")
             points += measure(sizes, {"metavib": constants, "erm": of_erm}, device, rounds)
+    tell("the network's share of a step")
+    shares = network_shares(device, rounds, divided)
     nanoseconds = {name: 1e9 * value for name, value in vars(constants).items()}
-    return {"constants_ns": nanoseconds | {"step_of_erm": 1e9 * of_erm.step}, "points": points}
+    nanoseconds["step_of_erm"] = 1e9 * of_erm.step
+    return {"constants_ns": nanoseconds, "network_share": shares, "points": points}
 
 
 # --- constants --------------------------------------------------------------------------------------------
@@ -70,7 +80,6 @@ def constants_of(device: torch.device, rounds: int) -> tuple[Constants, Constant
     small = {"images_per_domain": 1, "domains_per_episode": 2, "latent_width": 1}
     least = {name: run_on(Synthetic(40, 2, 4), name, device, **small)[0] for name in ("metavib", "erm")}
     many, _ = run_on(Synthetic(4_000, 7, 4), "erm", device, images_per_domain=1_024)
-    sampler, network = sampler_of([many]), many.algorithm.backbone
     left = torch.randn(sizes.draws * 192, sizes.width, device=device)
     right = torch.randn(sizes.width, sizes.draws * sizes.images, device=device)
     key = torch.zeros(1, dtype=torch.int64, device=device)
@@ -83,13 +92,8 @@ def constants_of(device: torch.device, rounds: int) -> tuple[Constants, Constant
     optimizer = Optimizer({"weights": weights}, (), [Training()])
     counter, terms = torch.zeros((), dtype=torch.int64, device=device), torch.zeros(1, 1, device=device)
 
-    def image() -> None:
-        network.zero_grad(set_to_none=True)
-        episode = sampler.episode(sampler.drawn(0), 0)
-        network(torch.cat([samples.images[0].flatten(0, 1) for samples in episode])).sum().backward()
-
     works: dict[str, tuple[Callable[[], object], int]] = {
-        "image": (image, 3 * 1_024),
+        "image": (network_of(many), 3 * 1_024),
         "product": (lambda: left @ right, 2 * left.numel() * right.shape[1]),
         "draw": (lambda: of_each.sample(normal(key, shape)[0]).sum().backward(), int(np.prod(shape))),
         "logit": (lambda: log_softmax_of_classes(logits)[..., 0].sum().backward(), logits.numel()),
@@ -102,6 +106,32 @@ def constants_of(device: torch.device, rounds: int) -> tuple[Constants, Constant
     times = milliseconds(timed, device, rounds=rounds, repeats=5)
     each = {name: times[name] / 1000 / count for name, (_, count) in works.items()}
     return Constants(step=times["metavib"] / 1000, **each), Constants(step=times["erm"] / 1000, **each)
+
+
+def network_of(run: Trainee) -> Callable[[], None]:
+    """What is divided among processes: images are fetched, prepared and passed through the network and back."""
+    sampler, network = sampler_of([run]), run.algorithm.backbone
+
+    def work() -> None:
+        network.zero_grad(set_to_none=True)
+        episode = sampler.episode(sampler.drawn(0), 0)
+        network(torch.cat([samples.images[0].flatten(0, 1) for samples in episode])).sum().backward()
+
+    return work
+
+
+def network_shares(device: torch.device, rounds: int, images: Mapping[str, int]) -> dict[str, float]:
+    """What part of a step of MetaVIB that is, for the two networks that `experiments/processes_speed.py` has."""
+    runs = {
+        "digits": digit_runs(1, "metavib", images["digits"], device)[0],
+        "photographs": image_run("metavib", images["photographs"], device),
+    }
+    shares = {}
+    for name, run in runs.items():
+        works = {"step": Program([run]).step, "network": network_of(run)}
+        times = milliseconds(works, device, rounds=rounds, repeats=1, warm_up=2)
+        shares[name] = times["network"] / times["step"]
+    return shares
 
 
 # --- axes -------------------------------------------------------------------------------------------------
@@ -138,7 +168,7 @@ def along_classes(
     steps: dict[str, dict[int, Callable[[], object]]] = {"metavib": {}, "erm": {}}
     draws: dict[int, Callable[[], object]] = {}
     predictions: dict[int, Callable[[], object]] = {}
-    opening, works = {}, {}
+    opening, works, held = {}, {}, {}
     formulas: dict[str, Callable[[Sizes], Work]] = {"metavib": metavib_step, "erm": erm_step}
     for size in sizes:
         dataset = Synthetic(16 * max(sizes), size, 4)
@@ -148,6 +178,7 @@ def along_classes(
             parameters = sum(own.numel() for own in run.algorithm.backbone.parameters())
             works[algorithm, size] = formulas[algorithm](Sizes(size, network_parameters=parameters))
             own[size] = program.step
+            held[algorithm, size] = _held(run)
             if algorithm == "metavib":
                 opening[size] = 1000 * opened
                 draws[size] = partial(program.sampler.drawn, 0)
@@ -155,11 +186,16 @@ def along_classes(
                 some = Embedded(features, torch.zeros(32, dtype=torch.int64, device=device))
                 predictions[size] = partial(predict, run.algorithm, some, 0, 0)
     points = []
-    for algorithm, title in (("metavib", "a step of MetaVIB"), ("erm", "a step of ERM")):
-        measured = _timed(steps[algorithm], device, rounds)
-        for size, value in measured.items():
+    for algorithm, own in steps.items():
+        title = TITLES[algorithm]
+        for size, value in _timed(own, device, rounds).items():
             predicted = 1000 * constants[algorithm].seconds(works[algorithm, size])
-            points.append(point("classes", title, size, predicted, value, fitted=False))
+            points.append(point("classes", f"a step of {title}", size, predicted, value, fitted=False))
+        for size in sizes:
+            whole, of_network = held[algorithm, size]
+            predicted = (of_network + 4 * works[algorithm, size].held) / 1e6
+            what = f"memory of the losses of {title}"
+            points.append(point("classes", what, size, predicted, whole / 1e6, fitted=False, unit="MB"))
     points += _flat("classes", {"the draw of an episode": draws}, device, rounds)
     points += _linear("classes", "opening", opening)
     return points + _linear("classes", "32 predictions", _timed(predictions, device, rounds, repeats=1))
@@ -231,6 +267,19 @@ def _timed(
     named = {str(size): work for size, work in works.items()}
     times = milliseconds(named, device, rounds=rounds, repeats=repeats, warm_up=2)
     return {int(size): value for size, value in times.items()}
+
+
+def _held(run: Trainee) -> tuple[int, int]:
+    """Bytes that the losses of a run hold at most, and what of it the network alone does."""
+    sampler, key = sampler_of([run]), torch.zeros((), dtype=torch.int64)
+    episode = sampler.draw(0)
+    shapes = run.algorithm.noise_shapes((sampler.domains - 1) * sampler.images, sampler.images)
+    noise = {name: normal(key.to(sampler.device), shape) for name, shape in shapes.items()}
+    with Alive() as whole:
+        run.algorithm(episode, noise)
+    with Alive() as of_network:
+        run.algorithm.backbone(episode.all_domains().flat_images())
+    return whole.most, of_network.most
 
 
 def _validate(algorithm: Any, sources: Sources) -> None:

@@ -61,17 +61,21 @@ def run(arguments: argparse.Namespace) -> int:
 def _scaling(record: dict[str, Any], device: torch.device, arguments: argparse.Namespace) -> int:
     """Points along each axis, predicted and measured."""
     say(f"metavib bench --scaling on {record['device']}; a few minutes, and 4 GiB of memory.")
-    sizes = {"images": (1_000, 10_000), "classes": (7, 100), "domains": (3, 10)} if arguments.quick else {}
+    sizes: dict[str, Any] = {}
+    if arguments.quick:
+        sizes = {"images": (1_000, 10_000), "classes": (7, 100), "domains": (3, 10)}
     found = scaling.scaling(device, **sizes, rounds=arguments.rounds, tell=say)
     if hasattr(os, "getloadavg"):  # of what others did meanwhile
         record["load_average"] = os.getloadavg()[1]
-    record = {"command": "metavib bench --scaling --json", "cores": os.cpu_count(), **record, **found}
+    command = f"metavib bench --scaling --rounds {arguments.rounds} --json"
+    record = {"command": command, "cores": os.cpu_count(), **record, **found}
     for axis in dict.fromkeys(one["axis"] for one in record["points"]):
         say(f"\n{axis}")
         rows = [
             [
                 one["what"],
                 f"{one['at']:,}",
+                one["unit"],
                 f"{one['predicted']:.2f}",
                 f"{one['measured']:.2f}",
                 "" if one["fitted"] else f"{one['measured'] / one['predicted']:.2f}",
@@ -79,7 +83,7 @@ def _scaling(record: dict[str, Any], device: torch.device, arguments: argparse.N
             for one in record["points"]
             if one["axis"] == axis
         ]
-        say(table(["", axis, "predicted, ms", "measured, ms", "ratio"], rows))
+        say(table(["", axis, "", "predicted", "measured", "ratio"], rows))
     if arguments.json:
         print(json.dumps(record))
     return 0
