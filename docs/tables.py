@@ -439,6 +439,19 @@ def kills() -> str:
     return markdown(["", *header, "identical", "s"], rows)
 
 
+def lost_workers() -> str:
+    """What became of sweeps that lost workers and nodes."""
+    found = record("chaos").get("lost_workers")
+    if found is None:
+        return "The record is older than this section: `make chaos` measures it."
+    rows = []
+    for name, own in found.items():
+        same = "yes" if own["survived"] and own["identical"] else "no"
+        counts = [str(own[what]) for what in ("kills", "retried", "sweeps")]
+        rows.append([name, *counts, same, f"{own['seconds']:.0f}"])
+    return markdown(["lost", "kills", "cells given out again", "sweeps", "identical", "s"], rows)
+
+
 def disk_faults() -> str:
     """What a write without room, or without permission, came to."""
     rows = []
@@ -641,6 +654,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "serving": serving,
     "serving latency": serving_latency,
     "kills": kills,
+    "lost workers": lost_workers,
     "disk faults": disk_faults,
     "two processes": two_processes,
     "clock jumps": clock_jumps,
