@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
 
+import chaos
 import pytest
-from faults import clocks, disks, kills, two_processes
-from faults.workshop import Workshop, damage_in, left_in, open_workshop
+from faults import clocks, disks, kills, lost_workers, two_processes
+from faults.workshop import Command, Workshop, damage_in, left_in, open_workshop
 
 import metavib
 
+# Workers take seconds to start: the short form of these stands elsewhere.
+SHORTER = {
+    "sweeping": "tests/commands/test_sweep.py",
+    "sweeping, on Ray": "tests/sweep/test_ray_engine.py",
+}
 SOURCES = sorted(Path(metavib.__file__).parent.rglob("*.py"))
 
 
@@ -33,6 +40,8 @@ def test_kills_at_random_moments_leave_no_trace(
     def one_figure(workshop: Workshop, folder: Path) -> list[str]:
         return [*kills.report_command(workshop, folder), "--figure", "confusion"]  # the page takes seconds
 
+    if name in SHORTER:
+        pytest.skip(f"{SHORTER[name]} kills the driver of a sweep, once")
     monkeypatch.setitem(kills.KINDS, "reporting", kills.Kind(one_figure))
     monkeypatch.setattr(kills, "COLD_SECONDS", 0.5)
     tally = kills.kill_at_random(workshop, name, kills=3, seed=0)
@@ -40,6 +49,47 @@ def test_kills_at_random_moments_leave_no_trace(
     assert tally.sound
     assert (tally.kills, tally.kills_during_start) == (3, 1)
     assert tally.finished >= 1
+
+
+def test_every_kind_has_its_share_of_the_kills() -> None:
+    assert all(kind.possible for kind in kills.KINDS.values() if not kind.needs)
+    assert not kills.Kind(kills.report_command, needs="a_module_that_nobody_has").possible
+    assert set(chaos.SHARES) == set(kills.KINDS)
+    assert sum(chaos.SHARES.values()) == 100
+
+
+# --- lost workers -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(1300)
+def test_a_sweep_whose_worker_is_killed_ends_as_one_that_nobody_disturbs(workshop: Workshop) -> None:
+    losses = lost_workers.lose_workers(workshop, "local", kills=1, seed=0)
+    assert losses.survived, losses
+    assert (losses.kills, losses.retried >= 1, losses.identical) == (1, True, True)
+
+
+@pytest.mark.timeout(1300)
+def test_a_sweep_whose_node_is_killed_ends_as_one_that_nobody_disturbs(workshop: Workshop) -> None:
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("ray is not installed")
+    losses = lost_workers.lose_node(workshop, seed=0)
+    assert losses.survived, losses
+    assert losses.retried >= 1
+    assert losses.identical
+
+
+def test_a_sweep_that_ends_otherwise_is_noticed(workshop: Workshop, tmp_path: Path) -> None:
+    (tmp_path / "ranking.json").write_text("{}")
+    done = Command(["describe"], tmp_path / "said").start()
+    losses = lost_workers.Losses()
+    lost_workers._ended(workshop, done, tmp_path, losses)
+    assert not losses.identical
+    assert not losses.survived
+    refused = Command(["sweep", "nowhere.yaml"], tmp_path / "said").start()
+    losses = lost_workers.Losses()
+    lost_workers._ended(workshop, refused, tmp_path, losses)
+    assert not losses.survived
+    assert "nowhere.yaml" in losses.complaint
 
 
 def damaged(folder: Path, change: Callable[[Path], None], name: str) -> list[str]:

@@ -65,7 +65,7 @@ def test_measures_are_mean_and_deviation_over_the_repeats() -> None:
     assert record["measured_by"] == "4 repeats of 3 classifier draws x 2 latent draws"
     repeats = [predict(algorithm, whole, 5, repeat) for repeat in range(4)]
     for name, function in MEASURES.items():
-        values = [function(probabilities, LABELS).item() for probabilities in repeats]
+        values = [function(metrics.judged(probabilities, LABELS)).item() for probabilities in repeats]
         assert record[name]["mean"] == pytest.approx(statistics.mean(values))
         assert record[name]["deviation"] == pytest.approx(statistics.stdev(values), abs=1e-9)
     assert record["nll"]["deviation"] > 0

@@ -18,6 +18,8 @@ from metavib.metrics import (
     brier_score,
     class_averaged_accuracy,
     expected_calibration_error,
+    joined,
+    judged,
     negative_log_likelihood,
     per_class_accuracy,
 )
@@ -178,3 +180,15 @@ def test_half_precision_is_widened_and_double_stays() -> None:
         np.testing.assert_allclose(
             measure(probabilities.double(), labels), measure(probabilities, labels), 1e-4
         )
+
+
+@pytest.mark.parametrize("size", [1, 7, 500])
+def test_predictions_that_are_judged_in_parts_have_the_same_measures_to_the_last_bit(size: int) -> None:
+    probabilities, labels = many()
+    parts = [judged(*part) for part in zip(probabilities.split(size), labels.split(size), strict=True)]
+    whole = joined(parts)
+    assert whole.accuracy() == accuracy(probabilities, labels)
+    assert torch.equal(whole.per_class_accuracy(), per_class_accuracy(probabilities, labels))
+    assert whole.negative_log_likelihood() == negative_log_likelihood(probabilities, labels)
+    assert whole.expected_calibration_error() == expected_calibration_error(probabilities, labels)
+    assert whole.brier_score() == brier_score(probabilities, labels)

@@ -8,6 +8,7 @@ before its moment has come is compared, and the next one begins in a new folder.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import random
 import shutil
@@ -29,6 +30,12 @@ class Kind:
 
     command: Callable[[Workshop, Path], list[str]]
     own_cache: bool = False
+    needs: str = ""  # a module that may not be installed
+
+    @property
+    def possible(self) -> bool:
+        """Whether it can be tried here."""
+        return not self.needs or importlib.util.find_spec(self.needs) is not None
 
 
 def report_command(workshop: Workshop, folder: Path) -> list[str]:
@@ -43,7 +50,7 @@ def cache_command(workshop: Workshop, folder: Path) -> list[str]:
     return command
 
 
-# A kind of work is a line here. `metavib sweep FILE --out FOLDER` goes on where it was, so it can be one.
+# A kind of work is a line here.
 KINDS: dict[str, Kind] = {
     "training": Kind(lambda workshop, folder: workshop.training(folder / "run", steps=60)),
     "training, three runs stacked": Kind(lambda workshop, folder: workshop.grid(folder, steps=24)),
@@ -55,6 +62,10 @@ KINDS: dict[str, Kind] = {
         )
     ),
     "reporting": Kind(report_command),
+    "sweeping": Kind(lambda workshop, folder: workshop.sweep(folder / "sweep")),
+    "sweeping, on Ray": Kind(
+        lambda workshop, folder: workshop.sweep(folder / "sweep", "--engine", "ray"), needs="ray"
+    ),
 }
 
 

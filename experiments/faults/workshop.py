@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,6 +53,24 @@ class Workshop:
         """The arguments of a short run."""
         command = ["train", str(self.images), "--out", str(out), "--target", "sketch"]
         return [*command, *SMALL, "--steps", str(steps), "--checkpoint-seconds", "0.05", *more]
+
+    def sweep(self, out: Path, *more: str) -> list[str]:
+        """The arguments of a sweep over two settings."""
+        file = self.root / "sweep.json"
+        if not file.exists():
+            values = {
+                "dataset": str(self.images),
+                "targets": ["sketch"],
+                "algorithms": ["erm"],
+                "seeds": 1,
+                "backbone": "digits",
+                "weights": "none",
+                "settings": {"steps": 200, "images_per_domain": 8, "repeats": 2, "validations": 4},
+                "space": {"learning_rate": [1e-3, 1e-2]},
+            }
+            file.write_text(json.dumps(values))
+        command = ["sweep", str(file), "--out", str(out), "--device", "cpu", "--workers", "1"]
+        return [*command, "--checkpoint-seconds", "0.05", *more]
 
     def grid(self, out: Path, *more: str, steps: int = 16) -> list[str]:
         """The arguments of three runs that are trained as one program."""
@@ -125,15 +145,58 @@ class Command:
         return int(self.status or 0)
 
     def kill(self) -> int:
-        """SIGKILL; the exit status, which is another one where the process had ended by itself."""
+        """SIGKILL; the exit status, which is another one where the process had ended by itself.
+
+        Workers that it has started must end by themselves then.
+        """
+        family: list[int] = []
+        if self.status is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal.SIGSTOP)  # so that it starts no further ones
+            family = descendants(self.process.pid)
         self.process.kill()
         self.process.wait() if self.cold else self.process.join()
+        wait_for(lambda: not any(is_alive(pid) for pid in family), "workers that outlive a killed driver")
         return int(self.status or 0)
 
     @property
     def errors(self) -> str:
         """What it said."""
         return self.said.read_text(errors="replace")
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below this one."""
+    try:
+        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return children + [below for child in children for below in descendants(child)]
+
+
+def command_line(pid: int) -> str:
+    """What a process calls itself; nothing where it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process is there, and not only its exit status."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_for(happened: Callable[[], bool], what: str) -> None:
+    """Until it happened, and never for ever."""
+    end = time.monotonic() + WAIT
+    while not happened():
+        if time.monotonic() > end:
+            raise TimeoutError(f"{what}: waited {WAIT} s")
+        time.sleep(0.001)
 
 
 def _call(arguments: list[str], environment: Mapping[str, str], said: Path) -> None:
@@ -155,14 +218,14 @@ def left_in(folder: Path) -> dict[str, str]:
     """What counts of what a command left, by the hash of its content.
 
     Not which checkpoints lie there, which is a question of time, nor empty lock files, nor the record of versions
-    and git revision: they may differ, all else must not.
+    and git revision, nor what a sweep and its workers said on the way: they may differ, all else must not.
     """
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
         if path.is_file()
         and not path.name.endswith(".lock")
-        and path.name != "experiment.json"
+        and path.name not in ("experiment.json", "log.txt", "workers.log")
         and (path.parent.name != "checkpoints" or path.suffix not in (".json", ".safetensors"))
     }
 

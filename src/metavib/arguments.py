@@ -116,6 +116,11 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
     bench.add_argument("--quick", action="store_true", help="without the loop that decodes files")
     bench.add_argument("--rounds", type=int, default=7, help="measurements on a CPU (%(default)s)")
     bench.add_argument("--widest", type=int, help="the most runs to stack (64 on a GPU, 4 on a CPU)")
+    bench.add_argument(
+        "--scaling",
+        action="store_true",
+        help="instead, how cost grows with images, classes and domains (docs/scaling.md)",
+    )
     _add_device(bench)
 
     describe = commands["describe"]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from metavib.algorithms.base import Algorithm
 from metavib.errors import UserError
-from metavib.evaluate import CHUNK, Embedded, shared_noise
+from metavib.evaluate import Embedded, chunk_of, shared_noise
 from metavib.plain_values import made
 from metavib.shapes import Float
 
@@ -59,7 +59,7 @@ def calibrate(algorithm: Algorithm, validation: Embedded) -> Calibration | None:
     The draws are those that a predictor has by default, so that its coverage of these images is exact.
     """
     noise = shared_noise(algorithm, 0, validation.features.device)
-    parts = validation.features.split(CHUNK)
+    parts = validation.features.split(chunk_of(algorithm))
     sampled = torch.cat([algorithm.predictive(part, noise).entropy() for part in parts])
     mean = torch.cat([algorithm.predictive(part, None).entropy() for part in parts])
     if not (sampled.isfinite().all() and mean.isfinite().all()):
@@ -81,14 +81,18 @@ def answered(algorithm: Algorithm, images: Embedded, calibration: Calibration) -
     """The share of images that is not unsure at the usual coverage, and the share of those that is right."""
     threshold = calibration.threshold("sampled", COVERAGE)
     noise = shared_noise(algorithm, 0, images.features.device)
-    drawn = [algorithm.predictive(part, noise) for part in images.features.split(CHUNK)]
-    sure = torch.cat([part.entropy() for part in drawn]) <= threshold
-    right = torch.cat([part.probabilities() for part in drawn]).argmax(dim=1) == images.labels
-    count = int(sure.sum())
+    size = chunk_of(algorithm)
+    sure, right = [], []
+    for features, labels in zip(images.features.split(size), images.labels.split(size), strict=True):
+        drawn = algorithm.predictive(features, noise)  # of all images these would take gigabytes
+        sure.append(drawn.entropy() <= threshold)
+        right.append(drawn.probabilities().argmax(dim=1) == labels)
+    answers, hits = torch.cat(sure), torch.cat(sure) & torch.cat(right)
+    count = int(answers.sum())
     return {
         "coverage": COVERAGE,
         "answered": count / len(images.labels),
-        "accuracy": int((sure & right).sum()) / count if count else None,
+        "accuracy": int(hits.sum()) / count if count else None,
     }
 
 

@@ -57,13 +57,13 @@ def memory_of(run: Trainee) -> int:
     shapes = algorithm.noise_shapes((sampler.domains - 1) * sampler.images, sampler.images)
     key = torch.zeros((), dtype=torch.int64, device=sampler.device)
     episode, noise = sampler.draw(0), {name: normal(key, shape) for name, shape in shapes.items()}
-    with _Alive() as alive:
+    with Alive() as alive:
         algorithm(episode, noise)
     parameters = sum(parameter.nbytes for parameter in algorithm.parameters())
     return 2 * alive.most + 6 * parameters
 
 
-class _Alive(TorchDispatchMode):
+class Alive(TorchDispatchMode):
     """How many bytes of what operators make are there at a time, at most.
 
     Hooks on saved tensors would do for a plain forward pass, but torch.func refuses them.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,14 +23,17 @@ from metavib.settings import Settings, setting
 from metavib.shapes import Float, Int
 
 CHUNK = 256  # images whose draws are in memory at one time
+MOST_VALUES = (
+    2**25
+)  # that all draws of a chunk have, or the probabilities that are judged at one time: 128 MiB
 LARGEST_LOSS = torch.finfo(torch.float32).max  # of a model gone astray: a record holds finite numbers only
 
-MEASURES = {
-    "class_averaged_accuracy": metrics.class_averaged_accuracy,
-    "accuracy": metrics.accuracy,
-    "nll": metrics.negative_log_likelihood,
-    "ece": metrics.expected_calibration_error,
-    "brier": metrics.brier_score,
+MEASURES: dict[str, Callable[[metrics.Judged], Float[Tensor, ""]]] = {
+    "class_averaged_accuracy": metrics.Judged.class_averaged_accuracy,
+    "accuracy": metrics.Judged.accuracy,
+    "nll": metrics.Judged.negative_log_likelihood,
+    "ece": metrics.Judged.expected_calibration_error,
+    "brier": metrics.Judged.brier_score,
 }
 
 
@@ -87,11 +90,41 @@ def predict(
     algorithm: Algorithm, embedded: Embedded, seed: int, repeat: int
 ) -> Float[Tensor, "count classes"]:
     """Class probabilities from one set of draws: the same classifiers for all images, each its own codes."""
-    probabilities = []
-    for chunk, features in enumerate(embedded.features.split(CHUNK)):
+    return torch.cat(list(_chunks(algorithm, embedded, seed, repeat)))
+
+
+def chunk_of(algorithm: Algorithm) -> int:
+    """How many images are predicted at a time: fewer where there are thousands of classes."""
+    draws = math.prod(shape[0] for shape in algorithm.prediction_noise_shapes(1).values())
+    return max(1, min(CHUNK, MOST_VALUES // (draws * algorithm.classes)))
+
+
+def _chunks(
+    algorithm: Algorithm, embedded: Embedded, seed: int, repeat: int
+) -> Iterator[Float[Tensor, "some classes"]]:
+    for chunk, features in enumerate(embedded.features.split(chunk_of(algorithm))):
         noise = prediction_noise(algorithm, seed, repeat, chunk, features)
-        probabilities.append(algorithm.predictive(features, noise).probabilities())
-    return torch.cat(probabilities)
+        yield algorithm.predictive(features, noise).probabilities()
+
+
+@torch.no_grad()
+def _judged(algorithm: Algorithm, embedded: Embedded, seed: int, repeat: int) -> metrics.Judged:
+    """One repeat, judged block by block: probabilities of all images for all classes may not fit."""
+    block = max(1, MOST_VALUES // algorithm.classes)  # images
+    parts, waiting, start = [], [], 0
+    for probabilities in _chunks(algorithm, embedded, seed, repeat):
+        waiting.append(probabilities)
+        count = sum(len(some) for some in waiting)
+        if count >= block or start + count == len(embedded.labels):
+            whole = torch.cat(waiting)
+            if not whole.isfinite().all():
+                raise AstrayError(
+                    "the model's probabilities are not finite: its training went astray. "
+                    "Train again with a lower learning_rate or clip_norm=1."
+                )
+            parts.append(metrics.judged(whole, embedded.labels[start : start + count]))
+            waiting, start = [], start + count
+    return metrics.joined(parts)
 
 
 def prediction_noise(algorithm: Algorithm, seed: int, repeat: int, chunk: int, features: Tensor) -> Noise:
@@ -142,15 +175,10 @@ def measure(algorithm: Algorithm, embedded: Embedded, seed: int, settings: Evalu
     found: dict[str, list[Tensor]] = {name: [] for name in MEASURES}
     by_class = []
     for repeat in range(repeats):  # one after the other: the probabilities of all would take memory
-        probabilities = predict(algorithm, embedded, seed, repeat)
-        if not probabilities.isfinite().all():
-            raise AstrayError(
-                "the model's probabilities are not finite: its training went astray. "
-                "Train again with a lower learning_rate or clip_norm=1."
-            )
+        judged = _judged(algorithm, embedded, seed, repeat)
         for name, function in MEASURES.items():
-            found[name].append(function(probabilities, embedded.labels))
-        by_class.append(metrics.per_class_accuracy(probabilities, embedded.labels))
+            found[name].append(function(judged))
+        by_class.append(judged.per_class_accuracy())
     record: dict[str, Any] = {"images": len(embedded.labels), "measured_by": _in_words(repeats, draws)}
     for name, measured in found.items():
         values = torch.stack(measured).double()

@@ -157,3 +157,20 @@ def test_the_gradients_through_the_inner_step_agree_with_finite_differences(metr
     for name, parameter in masf.named_parameters():
         own = for_network if name in masf.network() else lambda: masf.losses(episode, {})["metric_network"]
         torch.testing.assert_close(found[name], numeric_gradient(own, parameter), rtol=1e-5, atol=1e-8)
+
+
+def test_classes_that_no_image_of_an_episode_has_add_no_rows_to_the_alignment() -> None:
+    masf, episode = built(MASF, **SETTINGS), episode_of()
+    features, labels = torch.randn(15, 4).double(), torch.cat([samples.labels for samples in episode])
+    parameters = masf.network()
+    expected = masf._global_alignment(parameters, features, labels, 2)
+    # 17 more classes, which nothing is ever taken for: the same divergences.
+    more = torch.full((17,), -1e4).double()
+    wide = dict(parameters) | {
+        "classifier.weight": torch.cat([parameters["classifier.weight"], torch.zeros(17, 4).double()]),
+        "classifier.bias": torch.cat([parameters["classifier.bias"], more]),
+    }
+    masf.classes = CLASSES + 17
+    assert masf.classes > labels.numel()
+    found = masf._global_alignment(wide, features, labels, 2)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)

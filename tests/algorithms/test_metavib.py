@@ -454,3 +454,79 @@ def test_every_role_can_be_stacked() -> None:
         torch.stack(list(model.losses(episode, noise).values())).sum().backward()
         for name, parameter in model.named_parameters():
             torch.testing.assert_close(gradients[name][run], parameter.grad, rtol=1e-8, atol=1e-10)
+
+
+MANY = 1000
+NAMES = torch.tensor([17, 400, 999])  # what the three classes are among a thousand
+
+
+@pytest.mark.parametrize("roles", ["one", "every"])
+@pytest.mark.parametrize("kind", [Baseline, VIB, MetaVIB])
+@pytest.mark.parametrize("train", [TRAIN, WITHOUT_CLASS_2])
+def test_classes_that_no_image_of_an_episode_has_make_no_difference(
+    kind: Any, train: Tensor, roles: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few, episode = built(kind, roles=roles), episode_of(train)
+    monkeypatch.setitem(globals(), "CLASSES", MANY)
+    many = built(kind, roles=roles)
+    own = {name: values for name, values in few.state_dict().items() if "class" not in name}
+    many.load_state_dict(
+        own | {name: v for name, v in few.state_dict().items() if "infer" in name}, strict=False
+    )
+    noise = noise_for(few, episode)
+    renamed = Episode(*(samples._replace(labels=NAMES[samples.labels]) for samples in episode))
+    # Classes have the places of their first images in order, among as many as there are images.
+    ordered = torch.cat([renamed.meta_train.flat_labels(), renamed.meta_test.flat_labels()]).sort().values
+    places = torch.searchsorted(ordered, NAMES)
+    shape = list(noise["classifier"].shape)
+    assert many.noise_shapes(10, 5)["classifier"] == (*shape[:-2], 15, shape[-1])
+    classifier = torch.full((*shape[:-2], 15, shape[-1]), 9.0, dtype=torch.float64)
+    classifier[..., places, :] = noise["classifier"]
+    assert_equal_losses(many.losses(renamed, noise | {"classifier": classifier}), few.losses(episode, noise))
+
+
+@pytest.mark.parametrize("roles", ["one", "every"])
+def test_runs_with_more_classes_than_images_can_be_stacked(
+    roles: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "CLASSES", MANY)
+    models = [built(beta=beta, roles=roles) for beta in (0.1, 1.0)]
+    generator = torch.Generator().manual_seed(3)
+    episodes = [
+        Episode(
+            *(
+                s._replace(labels=torch.randint(MANY, s.labels.shape, generator=generator))
+                for s in episode_of()
+            )
+        )
+        for _ in models
+    ]
+    for episode in episodes:
+        episode.meta_test.labels[0, :3] = episode.meta_train.labels[0, :3]
+    noise = noise_for(models[0], episodes[0])
+    stacked = Episode(
+        *(
+            Samples(*(torch.stack(values) for values in zip(*both, strict=True)))
+            for both in zip(*episodes, strict=True)
+        )
+    )
+
+    def terms(parameters: Any, buffers: Any, episode: Episode) -> Any:
+        return functional_call(models[0], (parameters, buffers), (episode, noise))
+
+    found = vmap(terms)(*stack_module_state(models), stacked)
+    for run, (model, episode) in enumerate(zip(models, episodes, strict=True)):
+        alone = model.losses(episode, noise)
+        assert alone["classification"] > 0
+        assert_equal_losses({name: values[run] for name, values in found.items()}, alone)
+
+
+def test_class_means_of_more_classes_than_a_batch_has_images_are_those_of_one_batch() -> None:
+    algorithm = built()
+    images = torch.randn(12, 1, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    labels = torch.arange(12) % CLASSES
+    algorithm.absorb([Batch(images, labels)])
+    whole = algorithm.class_features.clone()
+    for size in (1, 2, 5):  # three classes in batches of one or two
+        algorithm.absorb(map(Batch, images.split(size), labels.split(size)))
+        torch.testing.assert_close(algorithm.class_features, whole, rtol=1e-13, atol=1e-15)

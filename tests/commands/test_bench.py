@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from metavib.bench import measurements, streaming
+from metavib.bench import measurements, scaling, streaming
 
 TIMES = {"metavib": 2.0, "erm": 1.0, "backbone": 1.0, "plain_loop": 6.0}
 STEP = {"images": "3 x 8", "ms": TIMES, "metavib_over_erm": 2.0, "share_of_the_network_alone": 0.5}
@@ -77,3 +77,28 @@ def test_numbers_below_one_are_refused(
 ) -> None:
     assert option in refused("bench", option, 0)
     assert asked == {}
+
+
+def test_scaling_is_measured_instead(
+    metavib: Callable[..., Any], asked: dict[str, tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(device: Any, **options: Any) -> dict[str, Any]:
+        options.pop("tell")("constants")
+        asked["scaling"] = (device.type, options)
+        common = {"axis": "classes", "what": "a step", "unit": "ms", "measured": 3.0}
+        points = [common | {"at": 7, "predicted": 3.0, "fitted": True}]
+        points.append(common | {"at": 10_000, "predicted": 2.0, "fitted": False})
+        return {"constants_ns": {"step": 1.0}, "points": points}
+
+    monkeypatch.setattr(scaling, "scaling", measured)
+    status, out, err = metavib("bench", "--scaling", "--rounds", 2, "--device", "cpu", "--json")
+    assert status == 0
+    record = json.loads(out)
+    assert record["command"] == "metavib bench --scaling --rounds 2 --json"
+    assert record["constants_ns"] == {"step": 1.0}
+    rows = [line.split() for line in err.splitlines()]
+    assert ["a", "step", "10,000", "ms", "2.00", "3.00", "1.50"] in rows
+    assert ["a", "step", "7", "ms", "3.00", "3.00"] in rows
+    assert asked == {"scaling": ("cpu", {"rounds": 2})}
+    assert metavib("bench", "--scaling", "--quick", "--device", "cpu")[:2] == (0, "")
+    assert asked["scaling"][1]["images"] == (1_000, 10_000)

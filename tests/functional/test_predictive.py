@@ -8,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from metavib.functional.predictive import Predictive, class_logits, class_means, entropy, masked_mean
+from metavib.functional import predictive as module
+from metavib.functional.predictive import (
+    Predictive,
+    class_logits,
+    class_means,
+    entropy,
+    masked_mean,
+    means_without_each,
+    renumbered,
+)
 
 
 def predictive(probabilities: list[list[list[list[float]]]]) -> Predictive:
@@ -146,3 +155,40 @@ def test_gradients_are_those_of_finite_differences() -> None:
         return masked_mean(log_probabilities.mean(dim=(0, 1, 3)), counted) + means.square().sum()
 
     assert torch.autograd.gradcheck(objective, (random(6, 2), random(2, 3, 5), random(2, 6, 5, seed=1)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 10_000), min_size=1, max_size=30))
+def test_other_numbers_tell_the_same_classes_apart_and_are_below_the_number_of_samples(
+    classes: list[int],
+) -> None:
+    labels = torch.tensor(classes)
+    numbers = renumbered(labels)
+    assert ((numbers >= 0) & (numbers < len(labels))).all()
+    assert torch.equal(labels.unsqueeze(1) == labels, numbers.unsqueeze(1) == numbers)
+    stacked = torch.stack([labels, labels.flip(0)])
+    assert torch.equal(torch.vmap(renumbered)(stacked), torch.stack([numbers, numbers.flip(0)]))
+
+
+@pytest.mark.parametrize("domains", [2, 3, 8, 9, 20])
+def test_means_without_a_domain_are_those_over_all_others(domains: int) -> None:
+    features = random(domains, 4, 3)
+    labels = torch.randint(5, (domains, 4), generator=torch.Generator().manual_seed(1))
+    found = means_without_each(features, labels, 5)
+    for own in range(domains):
+        others = [domain for domain in range(domains) if domain != own]
+        expected = class_means(features[others].flatten(0, 1), labels[others].flatten(), 5)
+        torch.testing.assert_close(found.features[own], expected.features, rtol=1e-13, atol=1e-15)
+        assert torch.equal(found.present[own], expected.present)
+
+
+def test_gradients_of_means_without_each_of_many_are_those_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = torch.tensor([[0, 1], [1, 1], [2, 0], [0, 0]])
+    features = random(4, 2, 3)
+    weights = random(4, 4, 3, seed=1).detach()
+    slopes = []
+    for most in (4, 3):
+        monkeypatch.setattr(module, "POOLED_AGAIN", most)
+        total = (weights * means_without_each(features, labels, 4).features).sum()
+        slopes.append(torch.autograd.grad(total, features)[0])
+    torch.testing.assert_close(slopes[0], slopes[1], rtol=1e-13, atol=1e-15)

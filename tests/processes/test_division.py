@@ -13,7 +13,7 @@ from metavib.data.storage import ImageStore
 from metavib.data.transforms import Augmentation, Preprocessing
 from metavib.networks.backbone import divided
 from metavib.networks.backbones import DigitNetwork
-from metavib.processes.division import Division
+from metavib.processes.division import Division, copied
 
 SIZES = [(1, 1), (1, 4), (2, 2), (3, 7), (4, 5), (2, 5), (5, 5), (8, 3)]
 
@@ -79,3 +79,13 @@ def test_a_backbone_is_divided_in_its_scope_alone() -> None:
     with contextlib.suppress(KeyError), divided(backbone, division):
         raise KeyError
     assert backbone.division is None
+
+
+@pytest.mark.parametrize("shape", [(32, 1, 3, 3), (8, 4, 3, 3), (5, 7), (3,)])
+def test_copied_parameters_lie_in_memory_as_they_did(shape: tuple[int, ...]) -> None:
+    weight = torch.randn(shape)
+    if len(shape) == 4:
+        weight = weight.to(memory_format=torch.channels_last)
+    (copy,) = copied({"weight": weight.requires_grad_()}).values()
+    assert copy.stride() == weight.stride()  # of one channel too, which `view` would take for something else
+    assert torch.equal(copy, weight)

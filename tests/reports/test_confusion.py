@@ -3,6 +3,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from metavib.reports.confusion import confusion
 from metavib.reports.figure import Figure
 
@@ -23,3 +25,19 @@ def test_without_an_error_the_caption_names_none(judged: Callable[..., Any]) -> 
     (figure,) = confusion([judged(labels=(0, 1, 0, 2))])
     assert isinstance(figure, Figure)
     assert "taken for" not in figure.caption
+
+
+def test_of_thousands_of_classes_those_with_the_most_errors_are_drawn(judged: Callable[..., Any]) -> None:
+    classes = 3000
+    labels = torch.arange(2000, 2200)
+    answers = labels.clone()
+    answers[:150] = labels[1:151]  # 150 mistakes, each for the next class
+    probabilities = torch.zeros(200, classes).index_put((torch.arange(200), answers), torch.ones(()))
+    results = {"classes": [f"c{number}" for number in range(classes)]}
+    (figure,) = confusion([judged(probabilities, labels.tolist(), results=results)])
+    assert isinstance(figure, Figure)
+    assert len(figure.rows) == 100 * 100
+    counts = {row[:3]: row[3] for row in figure.rows}
+    assert counts["MetaVIB", "c2000", "c2001"] == 1
+    assert counts["MetaVIB", "c2099", "c2099"] == 0
+    assert "Of 3,000 classes, the 100 with the most errors." in figure.caption

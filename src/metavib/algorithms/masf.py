@@ -40,7 +40,7 @@ from torch.func import functional_call
 from metavib.algorithms.base import Noise, SoftmaxClassifier, dropout_by_role
 from metavib.data.episodes import Episode
 from metavib.functional.adaptation import Parameters, adapted, stopped
-from metavib.functional.predictive import class_means, masked_mean
+from metavib.functional.predictive import class_means, masked_mean, renumbered
 from metavib.networks.backbone import Backbone
 from metavib.settings import Settings, setting
 from metavib.shapes import Bool, Float, Int
@@ -112,7 +112,10 @@ class MASF(SoftmaxClassifier):
         meta_train_domains: int,
     ) -> Float[Tensor, ""]:
         """L_global: the meta-train domains come first."""
-        means, present = torch.vmap(lambda own, of: class_means(own, of, self.classes))(
+        classes = min(self.classes, labels.numel())
+        if classes < self.classes:  # rows of s for the classes of the episode alone, not the square of all
+            labels = renumbered(labels.flatten()).view(labels.shape)
+        means, present = torch.vmap(lambda own, of: class_means(own, of, classes))(
             features.unflatten(0, labels.shape), labels
         )
         logits = self.logits(parameters, means.flatten(0, 1)).unflatten(0, present.shape)

@@ -21,6 +21,7 @@ Deviations and gaps closed:
   1/(NC) only rescales the loss. The supplement's algorithm box has the KL reversed: the setting `kl_direction`.
 - Where the meta-train domains of an episode lack a class, it gets no logit, and meta-test samples of that class
   are left out of the episode's loss.
+- An episode has classifiers for the classes of its images alone: of 10,000 classes most have none in it.
 - `roles = every` is ours: in one pass of the network each domain of the episode is meta-test in turn.
 - Features are scaled to a chosen size (one number, measured on the first episode before training), because that of
   backbones differs by a factor of 20 and psi . z grows with its square. The digit network does best as it is.
@@ -41,11 +42,15 @@ from metavib.data.episodes import Episode
 from metavib.data.storage import Batch
 from metavib.functional.gaussian import Gaussian, kl_divergence, standard_normal_like
 from metavib.functional.predictive import (
+    ClassMeans,
     Predictive,
     class_logits,
     class_means,
+    class_sums,
     log_softmax_of_classes,
     masked_mean,
+    means_without_each,
+    renumbered,
 )
 from metavib.networks.backbone import Backbone
 from metavib.networks.inference import InferenceNetwork
@@ -108,31 +113,33 @@ class ProbabilisticClassifier(Algorithm):
         train, test = episode.meta_train, episode.meta_test
         images = torch.cat([train.flat_images(), test.flat_images()])
         features = self.features(images, noise.get("dropout"))
+        labels = torch.cat([train.flat_labels(), test.flat_labels()])
+        classes = self._classes_in(len(labels))
+        if classes < self.classes:
+            labels = renumbered(labels)
         if self.config.roles == "one":
-            of_train, of_test = features.tensor_split([train.flat_labels().shape[0]])
-            return self._losses(of_train, train.flat_labels(), of_test, test.flat_labels(), noise)
-        labels = torch.cat([train.labels, test.labels])
-        features = features.unflatten(0, labels.shape)
+            count = train.flat_labels().shape[0]
+            pooled = class_means(features[:count], labels[:count], classes)
+            return self._losses(pooled, features[count:], labels[count:], noise)
+        by_domain = (len(train.labels) + len(test.labels), -1)
+        features, labels = features.unflatten(0, by_domain), labels.unflatten(0, by_domain)
         drawn = {purpose: noise[purpose] for purpose in ("classifier", "latent")}
-        of_roles = torch.vmap(self._losses)(
-            _all_but_each(features).flatten(1, 2),
-            _all_but_each(labels).flatten(1, 2),
-            features,
-            labels,
-            drawn,
-        )
+        of_each = means_without_each(features, labels, classes)
+        of_roles = torch.vmap(self._losses)(of_each, features, labels, drawn)
         return {name: values.mean() for name, values in of_roles.items()}
+
+    def _classes_in(self, images: int) -> int:
+        """For how many classes an episode of so many images has classifiers: no more than it has images."""
+        return min(self.classes, images)
 
     def _losses(
         self,
-        train_features: Float[Tensor, "train_samples features"],
-        train_labels: Int[Tensor, "train_samples"],
+        pooled: ClassMeans,
         test_features: Float[Tensor, "samples features"],
         labels: Int[Tensor, "samples"],
         noise: Noise,
     ) -> dict[str, Float[Tensor, ""]]:
-        """The terms of one division into meta-train and meta-test."""
-        pooled = class_means(train_features, train_labels, self.classes)
+        """The terms of one division into meta-train, whose class means these are, and meta-test."""
         # One pass for samples and class means: their number is small against the size of the weights.
         codes = self.infer_latent(torch.cat([test_features, pooled.features]))
         latent, of_means = codes.split(len(labels))
@@ -151,6 +158,8 @@ class ProbabilisticClassifier(Algorithm):
 
     def noise_shapes(self, meta_train_images: int, meta_test_images: int) -> Shapes:
         shapes = self.prediction_noise_shapes(meta_test_images)
+        draws, _, width = shapes["classifier"]
+        shapes["classifier"] = (draws, self._classes_in(meta_train_images + meta_test_images), width)
         if self.config.roles == "every":
             domains = meta_train_images // meta_test_images + 1
             shapes = {purpose: (domains, *shape) for purpose, shape in shapes.items()}
@@ -177,12 +186,13 @@ class ProbabilisticClassifier(Algorithm):
         """Keep the class means h_c of all source training samples, and the classifier that they give."""
         sums = torch.zeros_like(self.class_features)
         counts = torch.zeros(self.classes, 1, dtype=sums.dtype, device=sums.device)
+        everyone = torch.arange(self.classes, device=sums.device)
         for batch in source:
-            membership = (batch.labels.unsqueeze(-1) == torch.arange(self.classes, device=sums.device)).to(
-                sums
-            )
-            sums += membership.mT @ self.features(batch.images)
-            counts += membership.sum(dim=0).unsqueeze(-1)
+            # Source images come class after class: a batch has few of many classes.
+            names = everyone if self.classes <= len(batch.labels) else batch.labels.unique()
+            own_sums, own_counts = class_sums(self.features(batch.images), batch.labels, names)
+            sums[names] += own_sums
+            counts[names] += own_counts.unsqueeze(-1)
         self.keep(sums / counts)
 
     @torch.no_grad()
@@ -212,11 +222,6 @@ class ProbabilisticClassifier(Algorithm):
             "classifier": (config.classifier_draws, self.classes, config.latent_width),
             "latent": (config.latent_draws, batch, config.latent_width),
         }
-
-
-def _all_but_each(values: Float[Tensor, "domains ..."] | Int[Tensor, "domains ..."]) -> Tensor:
-    """For each domain the values of all others: [domains, domains - 1, ...]."""
-    return torch.stack([torch.cat([values[:own], values[own + 1 :]]) for own in range(len(values))])
 
 
 @final

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from typing import Any
 
 import torch
 
 from metavib import __version__
-from metavib.bench import measurements, streaming
+from metavib.bench import measurements, scaling, streaming
 from metavib.device import resolve_device
 from metavib.errors import UserError
 from metavib.terminal import say, table
@@ -30,6 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name(device) if gpu else f"CPU, {torch.get_num_threads()} threads",
     }
+    if arguments.scaling:
+        return _scaling(record, device, arguments)
     images, rounds = (64, 5) if gpu else (8, arguments.rounds)
     say(f"metavib bench on {record['device']}; a few minutes.")
     record["digits"] = measurements.against_plain_loop(device, 256, rounds=rounds)
@@ -50,6 +53,37 @@ def run(arguments: argparse.Namespace) -> int:
     say("\ndata and start")
     for name, value in record["data"].items():
         say(f"  {name.replace('_', ' ')}: {value:.3g}" if isinstance(value, float) else f"  {name}: {value}")
+    if arguments.json:
+        print(json.dumps(record))
+    return 0
+
+
+def _scaling(record: dict[str, Any], device: torch.device, arguments: argparse.Namespace) -> int:
+    """Points along each axis, predicted and measured."""
+    say(f"metavib bench --scaling on {record['device']}; a few minutes, and 4 GiB of memory.")
+    sizes: dict[str, Any] = {}
+    if arguments.quick:
+        sizes = {"images": (1_000, 10_000), "classes": (7, 100), "domains": (3, 10)}
+    found = scaling.scaling(device, **sizes, rounds=arguments.rounds, tell=say)
+    if hasattr(os, "getloadavg"):  # of what others did meanwhile
+        record["load_average"] = os.getloadavg()[1]
+    command = f"metavib bench --scaling --rounds {arguments.rounds} --json"
+    record = {"command": command, "cores": os.cpu_count(), **record, **found}
+    for axis in dict.fromkeys(one["axis"] for one in record["points"]):
+        say(f"\n{axis}")
+        rows = [
+            [
+                one["what"],
+                f"{one['at']:,}",
+                one["unit"],
+                f"{one['predicted']:.2f}",
+                f"{one['measured']:.2f}",
+                "" if one["fitted"] else f"{one['measured'] / one['predicted']:.2f}",
+            ]
+            for one in record["points"]
+            if one["axis"] == axis
+        ]
+        say(table(["", axis, "", "predicted", "measured", "ratio"], rows))
     if arguments.json:
         print(json.dumps(record))
     return 0

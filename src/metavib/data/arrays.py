@@ -101,7 +101,8 @@ def sources_of(
 ) -> Sources:
     """Samples in memory as the source domains of a run; all are trained on, and none is kept for validation."""
     store = ImageStore([pixels], device)
-    rows = [np.flatnonzero(domains == domain).tolist() for domain in range(domains.max() + 1)]
-    train = Source(store, preprocessing, rows, labels.tolist(), classes)
+    by_domain = np.argsort(domains, kind="stable")
+    rows = np.split(by_domain, np.cumsum(np.bincount(domains))[:-1])
+    train = Source(store, preprocessing, rows, labels, classes)
     none = torch.zeros(0, dtype=torch.int64, device=device)
     return Sources(train, LabelledRows(store, preprocessing, none, none), frozenset(), {})

@@ -50,19 +50,21 @@ class Source:
         self,
         store: ImageStore,
         preprocessing: Preprocessing,
-        rows_by_domain: Sequence[Sequence[int]],
-        labels: Sequence[int],
+        rows_by_domain: Sequence[Sequence[int]] | Sequence[Int[np.ndarray, "rows"]],
+        labels: Sequence[int] | Int[np.ndarray, "stored"],
         classes: int,
     ) -> None:
         """`rows_by_domain` are positions in the store, `labels` the class of every position in the store."""
         self.store, self.preprocessing, self.classes = store, preprocessing, classes
         all_labels = np.asarray(labels)
         counts = np.zeros((len(rows_by_domain), classes), dtype=np.int64)
-        ordered = []
+        by_domain = []
         for domain, rows in enumerate(rows_by_domain):
-            by_class = sorted(rows, key=lambda row: (all_labels[row], row))
-            counts[domain] = np.bincount(all_labels[by_class], minlength=classes)
-            ordered.extend(by_class)
+            own = np.asarray(rows, dtype=np.int64)
+            own = own[np.lexsort((own, all_labels[own]))]  # by class, then by row
+            counts[domain] = np.bincount(all_labels[own], minlength=classes)
+            by_domain.append(own)
+        ordered = np.concatenate(by_domain)
         starts = np.cumsum(counts.ravel()) - counts.ravel()
         # Everything that a draw needs lies on the device: `ordered` holds domain after domain, in each class
         # after class; `counts` and `starts` say where a class of a domain lies in it.
@@ -127,6 +129,9 @@ class EpisodeSampler:
         self.labels = torch.cat([source.labels for source in sources]).to(where)
         self.counts = torch.stack([source.counts for source in sources]).to(where)
         self.starts = torch.stack([source.starts for source in sources]).to(where) + firsts.view(-1, 1, 1)
+        # Of whole domains, so that a draw looks at no class but those that it asks for.
+        self.domain_counts, self.domain_starts = self.counts.sum(dim=2), self.starts[:, :, 0].contiguous()
+        self.runs = torch.arange(len(sources), device=where).view(-1, 1, 1)
         self.slots = torch.arange(images_per_domain, device=where)
         meta_train = torch.arange(self.domains, device=where).unsqueeze(-1) > 0  # row 0 is meta-test
         # The slots that ask for a certain class. In a meta-train domain the first ones ask for each class in
@@ -189,13 +194,11 @@ class EpisodeSampler:
         domains = order.argsort(dim=-1)[:, : self.domains]
         # The classes are asked for in turn from a random first one, so that none is favoured by a short row.
         asked = ((rotation * self.classes).long().unsqueeze(-1) + self.slots) % self.classes
-        counts, starts = (
-            table.take_along_dim(domains.unsqueeze(-1), 1) for table in (self.counts, self.starts)
-        )
-        asked_count = counts.gather(2, asked)
+        of_class, of_domain = (self.runs, domains.unsqueeze(-1), asked), (self.runs, domains.unsqueeze(-1))
+        asked_count = self.counts[of_class]
         by_class = self.asks_for_class & (asked_count > 0)  # a class that the domain lacks: any image of it
-        count = torch.where(by_class, asked_count, counts.sum(dim=2, keepdim=True))
-        start = torch.where(by_class, starts.gather(2, asked), starts[:, :, :1])
+        count = torch.where(by_class, asked_count, self.domain_counts[of_domain])
+        start = torch.where(by_class, self.starts[of_class], self.domain_starts[of_domain])
         within = torch.minimum((pick * count).long(), count - 1)
         return start + within, domains
 

@@ -138,7 +138,7 @@ def _problems_of_domains(counts: dict[str, dict[str, int]]) -> list[Problem]:
         text = "every domain has a class that no other has: whichever is the target, it cannot be learnt"
         problems.append(Problem("error", text))
     for label in sorted(homes, key=natural_order):
-        missing = [domain for domain in counts if domain not in homes[label]]
+        missing = [domain for domain, found in counts.items() if label not in found]
         alone = f"; {homes[label][0]} cannot be the target" if len(homes[label]) == 1 else ""
         if missing:
             problems.append(

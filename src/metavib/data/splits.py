@@ -102,9 +102,11 @@ def _divide(listing: Listing, seed: int, share: float) -> tuple[tuple[int, ...],
     official = _of_part(listing, "crossval")
     if share == 0 or official:
         return candidates, official if share else ()
+    by_class: dict[str, list[int]] = {}
+    for position in candidates:
+        by_class.setdefault(listing.classes[position], []).append(position)
     held_out: set[int] = set()
-    for label in set(listing.classes):
-        members = [position for position in candidates if listing.classes[position] == label]
+    for label, members in by_class.items():
         # At least one to validate and one to train with, where there are two.
         count = min(max(round(share * len(members)), 1), len(members) - 1)
         order = permutation(key_of(seed, "split", listing.domain, label), len(members)).tolist()

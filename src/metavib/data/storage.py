@@ -101,11 +101,9 @@ class ImageStore:
         if into is None:
             into = self._room(len(wanted))
         pixels = into.numpy()
-        start = 0
-        for part, file, end in zip(self.parts, self._files, self.ends, strict=True):
-            here = np.flatnonzero((wanted >= start) & (wanted < end))
-            own = wanted[here] - start
-            start = end
+        for number, here in self._by_part(wanted):
+            part, file = self.parts[number], self._files[number]
+            own = wanted[here] - (self.ends[number] - len(part))
             if file is None:
                 pixels[here] = with_channels(part[own], self.shape[0])
             elif part.shape[1:] == self.shape:
@@ -115,6 +113,14 @@ class ImageStore:
                 file.read(own, read, np.arange(len(own)))
                 pixels[here] = with_channels(read, self.shape[0])
         return into
+
+    def _by_part(self, wanted: Int[np.ndarray, "batch"]) -> Iterator[tuple[int, Int[np.ndarray, "some"]]]:
+        """The parts that hold any of these images, and the places of theirs: no look at the other parts."""
+        number = np.searchsorted(self.ends, wanted, side="right")
+        order = np.argsort(number, kind="stable")
+        first = np.flatnonzero(np.diff(number[order], prepend=-1))
+        for here in np.split(order, first[1:]) if len(first) else ():
+            yield int(number[here[0]]), here
 
     def batches(
         self,
@@ -181,12 +187,13 @@ def joined(stores: Sequence[ImageStore]) -> tuple[ImageStore, list[Int[np.ndarra
     """One store with the images of several, those that they share only once; and where each one's are now."""
     parts: dict[int, np.ndarray] = {}
     starts: dict[int, int] = {}
-    places = []
+    places, count = [], 0
     for store in stores:
         for part in store.parts:
             if id(part) not in parts:
-                starts[id(part)] = sum(len(other) for other in parts.values())
+                starts[id(part)] = count
                 parts[id(part)] = part
+                count += len(part)
         places.append(np.concatenate([starts[id(p)] + np.arange(len(p)) for p in store.parts]))
     return ImageStore(list(parts.values()), stores[0].device, channels=stores[0].shape[0]), places
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from metavib.shapes import Bool, Float, Int
+from metavib.shapes import Bool, Float, Int, Num
+
+POOLED_AGAIN = 8  # domains, at most
 
 
 class Predictive(NamedTuple):
@@ -44,20 +47,67 @@ def entropy(probabilities: Float[Tensor, "*batch classes"]) -> Float[Tensor, "*b
 class ClassMeans(NamedTuple):
     """The mean feature of each class, and which classes had a sample at all (the others' means are zero)."""
 
-    features: Float[Tensor, "classes dim"]
-    present: Bool[Tensor, "classes"]
+    features: Float[Tensor, "*batch classes dim"]
+    present: Bool[Tensor, "*batch classes"]
 
 
 def class_means(
     features: Float[Tensor, "samples dim"], labels: Int[Tensor, "samples"], classes: int
 ) -> ClassMeans:
     """h_c = 1/M_c sum_m h(x_m) over the samples of class c: the paper's instance pooling."""
-    membership = labels.unsqueeze(-1) == torch.arange(
-        classes, device=labels.device
-    )  # one_hot fails under vmap
-    counts = membership.sum(dim=0)
-    sums = membership.to(features.dtype).mT @ features
+    return _means(*class_sums(features, labels, torch.arange(classes, device=labels.device)))
+
+
+def class_sums(
+    features: Float[Tensor, "samples dim"], labels: Int[Tensor, "samples"], names: Int[Tensor, "classes"]
+) -> tuple[Float[Tensor, "classes dim"], Int[Tensor, "classes"]]:
+    """The summed features of the samples of each of these classes, and how many there are."""
+    membership = labels.unsqueeze(-1) == names  # one_hot fails under vmap
+    return membership.to(features.dtype).mT @ features, membership.sum(dim=0)
+
+
+def means_without_each(
+    features: Float[Tensor, "domains samples dim"], labels: Int[Tensor, "domains samples"], classes: int
+) -> ClassMeans:
+    """For each domain the class means over all other domains: [domains, classes, ...].
+
+    Few domains are pooled again for each of them. Of many, that would be the square of their number: there the
+    sums of a domain are made once, and those before and those after each one are added.
+    """
+    names = torch.arange(classes, device=labels.device)
+    if len(features) <= POOLED_AGAIN:
+        sums, counts = torch.vmap(class_sums, in_dims=(0, 0, None))(
+            _all_but_each(features).flatten(1, 2), _all_but_each(labels).flatten(1, 2), names
+        )
+    else:
+        of_each = torch.vmap(class_sums, in_dims=(0, 0, None))(features, labels, names)
+        sums, counts = (_sums_without_each(values) for values in of_each)
+    return _means(sums, counts)
+
+
+def renumbered(labels: Int[Tensor, "samples"]) -> Int[Tensor, "samples"]:
+    """Other numbers for the classes of these samples, all below the number of samples: equal where they were.
+
+    Where there are more classes than samples, nothing need be computed for those that no sample has.
+    """
+    return torch.searchsorted(labels.sort().values, labels)
+
+
+def _means(sums: Float[Tensor, "*batch classes dim"], counts: Int[Tensor, "*batch classes"]) -> ClassMeans:
     return ClassMeans(sums / counts.clamp_min(1).unsqueeze(-1), counts > 0)
+
+
+def _all_but_each(values: Num[Tensor, "domains ..."]) -> Num[Tensor, "domains others ..."]:
+    """For each domain the values of all others."""
+    return torch.stack([torch.cat([values[:own], values[own + 1 :]]) for own in range(len(values))])
+
+
+def _sums_without_each(values: Num[Tensor, "domains ..."]) -> Num[Tensor, "domains ..."]:
+    """For each domain the sum over all others, without a difference, which would lose digits."""
+    none = torch.zeros_like(values[0])
+    before = list(itertools.accumulate(values[:-1].unbind(), initial=none))
+    after = list(itertools.accumulate(values[1:].flip(0).unbind(), initial=none))[::-1]
+    return torch.stack(before) + torch.stack(after)
 
 
 def class_logits(

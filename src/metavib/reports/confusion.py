@@ -6,26 +6,34 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from metavib.reports.figure import INK, Figure, Missing, drawing
 from metavib.reports.judged import Judged
 
 NUMBERED = 12  # classes up to which the shares are written into the cells
+DRAWN = 100  # classes at most: a page cannot show, nor a table hold, the square of thousands
 
 
 def confusion(judged: Sequence[Judged]) -> list[Figure | Missing]:
     """One matrix for each method, of all its runs; on the diagonal the accuracy of each class."""
-    classes = tuple(judged[0].run.results["classes"])
-    count = len(classes)
+    every = tuple(judged[0].run.results["classes"])
     titles = list(dict.fromkeys(one.run.title for one in judged))
-    tables = {}
+    shown = _most_mistaken(judged, len(every))
+    classes, count = tuple(every[number] for number in shown), len(shown)
+    drawn_at = torch.full((len(every),), -1)
+    drawn_at[shown] = torch.arange(count)
+    tables, images = {}, {}
     for title in titles:
-        table = torch.zeros(count, count, dtype=torch.int64)
+        table, of_class = torch.zeros(count, count, dtype=torch.int64), torch.zeros(count, dtype=torch.int64)
         for one in judged:
             if one.run.title == title:
-                pairs = one.unseen.labels * count + one.unseen.predicted
+                truths, answers = drawn_at[one.unseen.labels], drawn_at[one.unseen.predicted]
+                of_class += torch.bincount(truths[truths >= 0], minlength=count)
+                both = (truths >= 0) & (answers >= 0)
+                pairs = truths[both] * count + answers[both]
                 table += torch.bincount(pairs, minlength=count * count).view(count, count)
-        tables[title] = table
+        tables[title], images[title] = table, of_class
 
     columns = min(len(titles), 2)
     lines = -(-len(titles) // columns)
@@ -35,7 +43,7 @@ def confusion(judged: Sequence[Judged]) -> list[Figure | Missing]:
         for axes in panels[len(titles) :]:
             axes.set_visible(False)
         for axes, title in zip(panels, titles, strict=False):
-            shares = tables[title].double() / tables[title].sum(dim=1, keepdim=True).clamp_min(1)
+            shares = tables[title].double() / images[title].unsqueeze(-1).clamp_min(1)
             axes.imshow(shares.numpy(), cmap="cividis", vmin=0, vmax=1)
             axes.set_xticks(range(count), classes, rotation=90, fontsize=7)
             axes.set_yticks(range(count), classes, fontsize=7)
@@ -69,10 +77,22 @@ def confusion(judged: Sequence[Judged]) -> list[Figure | Missing]:
             "Confusion",
             "Rows are true classes of the unseen domain, columns are answers, in % of the row; the "
             "diagonal is the accuracy of "
-            "each class." + (f" The most frequent error of {'; of '.join(worst)}." if worst else ""),
+            "each class."
+            + (f" Of {len(every):,} classes, the {count} with the most errors." if count < len(every) else "")
+            + (f" The most frequent error of {'; of '.join(worst)}." if worst else ""),
             "Confusion matrices of " + ", ".join(titles) + ".",
             drawing("confusion", draw, width=side * columns, height=(side + 0.4) * lines),
             ("method", "truth", "answer", "images"),
             rows,
         )
     ]
+
+
+def _most_mistaken(judged: Sequence[Judged], classes: int) -> Tensor:
+    """The numbers of the classes that are drawn, in order: all, or those with the most errors of all methods."""
+    if classes <= DRAWN:
+        return torch.arange(classes)
+    errors = torch.zeros(classes, dtype=torch.int64)
+    for one in judged:
+        errors += torch.bincount(one.unseen.labels[~one.unseen.right], minlength=classes)
+    return errors.argsort(descending=True, stable=True)[:DRAWN].sort().values
