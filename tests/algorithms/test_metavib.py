@@ -469,10 +469,8 @@ def test_classes_that_no_image_of_an_episode_has_make_no_difference(
     few, episode = built(kind, roles=roles), episode_of(train)
     monkeypatch.setitem(globals(), "CLASSES", MANY)
     many = built(kind, roles=roles)
-    own = {name: values for name, values in few.state_dict().items() if "class" not in name}
-    many.load_state_dict(
-        own | {name: v for name, v in few.state_dict().items() if "infer" in name}, strict=False
-    )
+    weights = {name: own for name, own in few.state_dict().items() if not name.startswith("class")}
+    many.load_state_dict(weights, strict=False)
     noise = noise_for(few, episode)
     renamed = Episode(*(samples._replace(labels=NAMES[samples.labels]) for samples in episode))
     # Classes have the places of their first images in order, among as many as there are images.
