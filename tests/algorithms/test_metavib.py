@@ -519,12 +519,13 @@ def test_runs_with_more_classes_than_images_can_be_stacked(
         assert_equal_losses({name: values[run] for name, values in found.items()}, alone)
 
 
-def test_class_means_of_more_classes_than_a_batch_has_images_are_those_of_one_batch() -> None:
+def test_class_means_of_many_classes_are_those_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm = built()
     images = torch.randn(12, 1, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     labels = torch.arange(12) % CLASSES
     algorithm.absorb([Batch(images, labels)])
     whole = algorithm.class_features.clone()
-    for size in (1, 2, 5):  # three classes in batches of one or two
+    monkeypatch.setattr(module, "FEW_CLASSES", 2)
+    for size in (1, 2, 5, 12):
         algorithm.absorb(map(Batch, images.split(size), labels.split(size)))
         torch.testing.assert_close(algorithm.class_features, whole, rtol=1e-13, atol=1e-15)
