@@ -469,10 +469,8 @@ def test_classes_that_no_image_of_an_episode_has_make_no_difference(
     few, episode = built(kind, roles=roles), episode_of(train)
     monkeypatch.setitem(globals(), "CLASSES", MANY)
     many = built(kind, roles=roles)
-    own = {name: values for name, values in few.state_dict().items() if "class" not in name}
-    many.load_state_dict(
-        own | {name: v for name, v in few.state_dict().items() if "infer" in name}, strict=False
-    )
+    weights = {name: own for name, own in few.state_dict().items() if not name.startswith("class")}
+    many.load_state_dict(weights, strict=False)
     noise = noise_for(few, episode)
     renamed = Episode(*(samples._replace(labels=NAMES[samples.labels]) for samples in episode))
     # Classes have the places of their first images in order, among as many as there are images.
@@ -521,12 +519,13 @@ def test_runs_with_more_classes_than_images_can_be_stacked(
         assert_equal_losses({name: values[run] for name, values in found.items()}, alone)
 
 
-def test_class_means_of_more_classes_than_a_batch_has_images_are_those_of_one_batch() -> None:
+def test_class_means_of_many_classes_are_those_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm = built()
     images = torch.randn(12, 1, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     labels = torch.arange(12) % CLASSES
     algorithm.absorb([Batch(images, labels)])
     whole = algorithm.class_features.clone()
-    for size in (1, 2, 5):  # three classes in batches of one or two
+    monkeypatch.setattr(module, "FEW_CLASSES", 2)
+    for size in (1, 2, 5, 12):
         algorithm.absorb(map(Batch, images.split(size), labels.split(size)))
         torch.testing.assert_close(algorithm.class_features, whole, rtol=1e-13, atol=1e-15)

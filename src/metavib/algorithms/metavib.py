@@ -57,6 +57,8 @@ from metavib.networks.inference import InferenceNetwork
 from metavib.settings import Settings, setting
 from metavib.shapes import Float, Int
 
+FEW_CLASSES = 256  # whose sums are made together, whether or not a batch has any of them
+
 
 class ProbabilisticClassifier(Algorithm):
     """What MetaVIB shares with its ablations: inferred classifiers, latent codes, and the likelihood term."""
@@ -189,7 +191,7 @@ class ProbabilisticClassifier(Algorithm):
         everyone = torch.arange(self.classes, device=sums.device)
         for batch in source:
             # Source images come class after class: a batch has few of many classes.
-            names = everyone if self.classes <= len(batch.labels) else batch.labels.unique()
+            names = everyone if self.classes <= FEW_CLASSES else batch.labels.unique()
             own_sums, own_counts = class_sums(self.features(batch.images), batch.labels, names)
             sums[names] += own_sums
             counts[names] += own_counts.unsqueeze(-1)

@@ -50,7 +50,7 @@ class Source:
         self,
         store: ImageStore,
         preprocessing: Preprocessing,
-        rows_by_domain: Sequence[Sequence[int]] | Sequence[Int[np.ndarray, "rows"]],
+        rows_by_domain: Sequence[Sequence[int]] | Sequence[Int[np.ndarray, "_"]],
         labels: Sequence[int] | Int[np.ndarray, "stored"],
         classes: int,
     ) -> None:
