@@ -141,8 +141,8 @@ def measure(arguments: argparse.Namespace, images: list[tuple[str, bytes]]) -> d
         "model, from files": lambda: bare(from_files, len(files), arguments.seconds, **best),
     }
     for name, way in WAYS.items():
-        # Of large images, fewer make up an array: more than this all clients together cannot have there.
-        if not way.arrays or CLIENTS * way.images * pixels[0].nbytes < Limits.waiting_bytes:
+        # Arrays of large images hold fewer: they and the pixels made of them count as what the server holds.
+        if not way.arrays or CLIENTS * way.images * 2 * pixels[0].nbytes < Limits.waiting_bytes:
             ways[name] = lambda name=name: load_of(arguments, process, address, name)  # type: ignore[misc]
     rounds: list[dict[str, dict[str, Any]]] = []
     with server(arguments.model) as (process, address):
