@@ -27,7 +27,7 @@ from load import clients
 from load.cores import Cores
 
 CLIENTS = 64
-BATCHES = (64, 128, 256, 384, 512)  # that the bare model is tried with
+BATCHES = (16, 32, 64, 128, 256, 384, 512)  # that the bare model is tried with; large images up to 64
 QUIET, TRIES = 0.1, 6  # cores that others may take while something is measured, or it is measured again
 TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
 COMMAND = "python experiments/serving_load.py NAME MODEL [IMAGES] --out results/serving.json"
@@ -134,14 +134,15 @@ def measure(arguments: argparse.Namespace, images: list[tuple[str, bytes]]) -> d
         decoded = np.stack([predictor.decode(files[row], "image") for row in rows])
         list(predictor.classify(decoded, classifiers=False))
 
-    best = best_of(from_pixels, len(files))
+    sizes = [size for size in BATCHES if size <= 64 or pixels[0].nbytes < 4096]
+    best = best_of(from_pixels, len(files), sizes)
     ways: dict[str, Callable[[], dict[str, Any]]] = {
         "model, from pixels": lambda: bare(from_pixels, len(files), arguments.seconds, **best),
         "model, from files": lambda: bare(from_files, len(files), arguments.seconds, **best),
     }
     for name, way in WAYS.items():
-        # Of large images, fewer make up an array: more than this all clients together cannot have there.
-        if not way.arrays or CLIENTS * way.images * pixels[0].nbytes < Limits.waiting_bytes:
+        # Arrays of large images hold fewer: they and the pixels made of them count as what the server holds.
+        if not way.arrays or CLIENTS * way.images * 2 * pixels[0].nbytes < Limits.waiting_bytes:
             ways[name] = lambda name=name: load_of(arguments, process, address, name)  # type: ignore[misc]
     rounds: list[dict[str, dict[str, Any]]] = []
     with server(arguments.model) as (process, address):
@@ -178,13 +179,13 @@ def undisturbed(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 # --- the bare model -------------------------------------------------------------------------------------------
 
 
-def best_of(work: Callable[[list[int]], object], count: int) -> dict[str, int]:
+def best_of(work: Callable[[list[int]], object], count: int, sizes: list[int]) -> dict[str, int]:
     """The size of a batch and the number of threads with which the model is fastest."""
     import torch
 
     choices = [
         {"batch": batch, "threads": number}
-        for batch in BATCHES
+        for batch in sizes
         for number in sorted({1, torch.get_num_threads()})
     ]
 

@@ -121,9 +121,12 @@ def _go_on_sending(client: Client, poll: select.epoll) -> None:
 
 def _answered(client: Client, buffer: bytearray, images: int) -> bool:
     """Take in what has come; whether that was the rest of the answer."""
-    count = client.link.recv_into(buffer)
+    try:
+        count = client.link.recv_into(buffer)
+    except ConnectionError:
+        count = 0
     if not count:
-        raise SystemExit("the server closed a connection")
+        raise SystemExit("the server ended a connection: it was sent more than it takes")
     if client.missing < 0:  # the head comes whole: the server writes it at once, before all else
         head = bytes(buffer[: min(count, 2000)]).partition(b"\r\n\r\n")[0]
         length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])

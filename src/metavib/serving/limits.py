@@ -23,7 +23,7 @@ class Limits:
     answer_seconds: float = 60.0  # until the answer is ready
     waiting_images: int = 4096  # of all clients
     waiting_bytes: int = (
-        256_000_000  # of all clients: bodies, also while they come, and the pixels made of them
+        400_000_000  # of all clients: bodies, also while they come, and the pixels made of them
     )
     connections: int = 512
     header_bytes: int = 32_768

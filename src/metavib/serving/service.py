@@ -20,7 +20,7 @@ from metavib.serving.limits import Budget, Limits
 from metavib.serving.metrics import ServerMetrics
 from metavib.serving.predictor import BATCH, Predictor
 from metavib.serving.refusals import Refusal, busy
-from metavib.serving.threads import ModelThreads
+from metavib.serving.threads import MOST_AT_ONCE, ModelThreads
 from metavib.serving.uploads import ClientGone, Receive, Upload, read_uploads
 
 PREDICT = "/predict"
@@ -64,10 +64,11 @@ def _wrong_option(error: str, right: str) -> Refusal:
 
 
 def batch_of(image_bytes: int, at_once: int) -> int:
-    """Images of a batch. All that are computed at once are as many as one batch alone would have, which bounds
-    the memory; small ones are more, so that the network does not wait for its weights.
+    """Images of a batch. Batches at once have together no more than one alone would have, which bounds the memory.
+
+    So few photographs stay in a core's cache; of small images there are more, or weights are read too often.
     """
-    return max(1, BATCH // at_once, SMALL_IMAGES // image_bytes)
+    return max(BATCH if at_once == 1 else BATCH // MOST_AT_ONCE, SMALL_IMAGES // image_bytes)
 
 
 def _to_be_made(uploads: Sequence[Upload], predictor: Predictor) -> int:
