@@ -2,8 +2,9 @@
 
     python experiments/serving_load.py digits MODEL [IMAGES] --out results/serving.json
 
-The bare model is `Predictor.classify` on batches of pixels, of the size and with the number of threads that are
-best for it, while the server has nothing to do; and the same from the bytes of files. Both are measured in turns.
+The bare model is `Predictor.classify` on batches of pixels, of the size, with the number of threads and as many at
+once as is best for it, while the server has nothing to do; and the same from the bytes of files. Both are measured
+in turns.
 The clients are a process on the same cores: what they take, the server lacks. The record says how much that was,
 and how much was taken by others; where that was much, a measurement is made again.
 """
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -180,13 +182,15 @@ def undisturbed(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def best_of(work: Callable[[list[int]], object], count: int, sizes: list[int]) -> dict[str, int]:
-    """The size of a batch and the number of threads with which the model is fastest."""
+    """With which batches, threads for each and batches at once the model is fastest."""
     import torch
 
+    cores = torch.get_num_threads()
+    ways = sorted({(1, 1), (cores, 1), (1, cores)})
     choices = [
-        {"batch": batch, "threads": number}
+        {"batch": batch, "threads": threads, "at_once": at_once}
         for batch in sizes
-        for number in sorted({1, torch.get_num_threads()})
+        for threads, at_once in ways
     ]
 
     def speed(choice: dict[str, int]) -> float:
@@ -196,25 +200,33 @@ def best_of(work: Callable[[list[int]], object], count: int, sizes: list[int]) -
 
 
 def bare(
-    work: Callable[[list[int]], object], count: int, seconds: float, batch: int, threads: int
+    work: Callable[[list[int]], object], count: int, seconds: float, batch: int, threads: int, at_once: int
 ) -> dict[str, Any]:
     """One process that does nothing else."""
     import torch
 
     before = torch.get_num_threads()
-    torch.set_num_threads(threads)
     rows = [number % count for number in range(count + batch)]
-    work(rows[:batch])
-    done, cores = 0, Cores(model=os.getpid())
-    while time.perf_counter() - cores.started < seconds:
-        first = done % count
-        work(rows[first : first + batch])
-        done += batch
-    spent = cores.until_now()
+
+    def compute(until: float) -> int:
+        torch.set_num_threads(threads)  # of this thread's work
+        done = 0
+        while done == 0 or time.perf_counter() < until:
+            first = done % count
+            work(rows[first : first + batch])
+            done += batch
+        return done
+
+    with ThreadPoolExecutor(at_once) as pool:
+        list(pool.map(compute, [0.0] * at_once))  # warms up
+        cores = Cores(model=os.getpid())
+        done = sum(pool.map(compute, [cores.started + seconds] * at_once))
+        spent = cores.until_now()
     torch.set_num_threads(before)
     return {
         "batch": batch,
         "threads": threads,
+        "at_once": at_once,
         "images_a_second": done / spent.seconds,
         "cpu_ms_an_image": 1000 * spent.cpu_seconds["model"] / done,
         "cores_of_others": spent.cores_of_others,
