@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from metavib import program as program_module
 from metavib.algorithms import ALGORITHMS
 from metavib.algorithms.base import Noise, SoftmaxClassifier
 from metavib.bench.workloads import digit_runs
@@ -225,3 +228,25 @@ def test_convolutions_are_tried_out_in_the_step_alone(
     program.step()
     assert inside == [True]
     assert not torch.backends.cudnn.benchmark
+
+
+@pytest.mark.parametrize("collecting", [True, False])
+def test_nothing_is_cleared_away_while_a_step_is_recorded(collecting: bool) -> None:
+    class Former:
+        """An earlier program: only the collector frees it."""
+
+        def __init__(self) -> None:
+            self.itself = self
+
+    gone = weakref.ref(Former())
+    (gc.enable if collecting else gc.disable)()
+    try:
+        with program_module._nothing_freed():
+            assert gone() is None  # before the recording
+            assert not gc.isenabled()
+        assert gc.isenabled() == collecting
+        with pytest.raises(ZeroDivisionError), program_module._nothing_freed():
+            _ = 1 / 0
+        assert gc.isenabled() == collecting
+    finally:
+        gc.enable()

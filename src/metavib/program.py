@@ -259,7 +259,10 @@ def _convolutions_tried() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _nothing_freed() -> Iterator[None]:
-    """Keep Python from clearing away an earlier program while a step is recorded: freeing a graph would crash."""
+    """Keep Python from clearing away an earlier program while a step is recorded: freeing a graph would crash.
+
+    Torch itself collected here until 2.8 (github.com/pytorch/pytorch/pull/161037).
+    """
     gc.collect()
     collecting = gc.isenabled()
     gc.disable()
