@@ -11,14 +11,17 @@ from torch import Tensor, nn
 
 from metavib import kernels
 from metavib.functional import pooled_convolution as kernel_layer
+from metavib.functional import repeated_derivatives
 
 
 def kernels_stand_in(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """Let the digit network go the way of the kernels, which has no second derivative; counts the ways back."""
+    """Let the digit network go the way of the kernels; counts the ways back through the layer that has but one."""
     monkeypatch.setattr(kernels, "serve", lambda device: True)
     monkeypatch.setattr(kernel_layer, "_forward", _forward)
     backward = Mock(side_effect=_backward)
     monkeypatch.setattr(kernel_layer, "_backward", backward)
+    for twin in (_convolve, _weight_gradient, _pool, _put_back, _select):
+        monkeypatch.setattr(repeated_derivatives, twin.__name__, twin)
     return backward
 
 
@@ -60,3 +63,46 @@ def _backward(images: Tensor, weight: Tensor, places: Tensor, gradient: Tensor, 
         )
     by_images, by_weight, by_bias = (torch.stack(values) for values in zip(*found, strict=True))
     return (0 * by_images if images.shape[2] == 1 else by_images), by_weight, by_bias
+
+
+# Those of the layer with derivatives of any order: maps are [runs, batch, side, side, channels], places say where on
+# its map a pooled value lay, or -1.
+
+
+def _convolve(maps: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    biases = [None] * len(maps) if bias is None else bias
+    runs = [
+        nn.functional.conv2d(own.movedim(-1, 1), kernel, shift, padding=1)
+        for own, kernel, shift in zip(maps, weight, biases, strict=True)
+    ]
+    return torch.stack(runs).movedim(2, -1)
+
+
+def _weight_gradient(maps: Tensor, gradient: Tensor) -> Tensor:
+    shape = (gradient.shape[-1], maps.shape[-1], 3, 3)
+    runs = [
+        nn.grad.conv2d_weight(own.movedim(-1, 1), shape, slope.movedim(-1, 1), padding=1)
+        for own, slope in zip(maps, gradient, strict=True)
+    ]
+    return torch.stack(runs)
+
+
+def _pool(values: Tensor) -> tuple[Tensor, Tensor]:
+    flat = values.flatten(0, 1).movedim(-1, 1)
+    pooled, places = nn.functional.max_pool2d(flat, 3, 2, 1, return_indices=True)
+    places = torch.where(pooled > 0, places, -1)
+    pooled, places = (part.movedim(1, -1).unflatten(0, values.shape[:2]) for part in (pooled.relu(), places))
+    return pooled, places
+
+
+def _put_back(places: Tensor, pooled: Tensor) -> Tensor:
+    runs, batch, half, _, channels = pooled.shape
+    whole = pooled.new_zeros(runs, batch, 4 * half * half, channels)
+    kept = pooled * (places >= 0)
+    whole = whole.scatter_add(2, places.clamp_min(0).flatten(2, 3), kept.flatten(2, 3))
+    return whole.unflatten(2, (2 * half, 2 * half))
+
+
+def _select(places: Tensor, values: Tensor) -> Tensor:
+    found = values.flatten(2, 3).gather(2, places.clamp_min(0).flatten(2, 3)).view_as(places)
+    return found * (places >= 0)

