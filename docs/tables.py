@@ -520,12 +520,17 @@ def clock_jumps() -> str:
     return markdown(["", "what was left"], rows)
 
 
+def _company(own: dict[str, Any]) -> str:
+    """Whether the machine had more to do than its cores can."""
+    return " (others were at work too)" if own["load_average"] > own["cores"] else ""
+
+
 def chaos_machine() -> str:
     """Where, how long, and of which revision."""
     own = record("chaos")
     return (
         f"Revision `{own['revision']}`, seed {own['seed']}, {own['cores']} cores with a load average of "
-        f"{own['load_average']:.1f} (others were at work too), {own['seconds'] / 60:.0f} minutes."
+        f"{own['load_average']:.1f}{_company(own)}, {own['seconds'] / 60:.0f} minutes."
     )
 
 
@@ -544,10 +549,7 @@ def processes() -> str:
 def scaling_machine() -> str:
     """Where the scaling was measured."""
     own = record("scaling")
-    return (
-        f"{own['device']}, {own['cores']} cores with a load average of {own['load_average']:.1f} "
-        "(others were at work too)."
-    )
+    return f"{own['device']}, {own['cores']} cores with a load average of {own['load_average']:.1f}{_company(own)}."
 
 
 def scaling_constants() -> str:

@@ -23,9 +23,7 @@ from metavib.settings import Settings, setting
 from metavib.shapes import Float, Int
 
 CHUNK = 256  # images whose draws are in memory at one time
-MOST_VALUES = (
-    2**25
-)  # that all draws of a chunk have, or the probabilities that are judged at one time: 128 MiB
+MOST_VALUES = 2**25  # of all draws of a chunk, or of probabilities that are judged at one time: 128 MiB
 LARGEST_LOSS = torch.finfo(torch.float32).max  # of a model gone astray: a record holds finite numbers only
 
 MEASURES: dict[str, Callable[[metrics.Judged], Float[Tensor, ""]]] = {

@@ -24,9 +24,8 @@ from metavib.serving.threads import MOST_AT_ONCE, ModelThreads
 from metavib.serving.uploads import ClientGone, Receive, Upload, read_uploads
 
 PREDICT = "/predict"
-SMALL_IMAGES = (
-    200_704  # bytes of a batch: 256 digits of 28 x 28. With 64 the digit network takes 1.1 times as long
-)
+# Bytes of a batch of small images: 256 digits of 28 x 28. With 64 the digit network takes 1.1 times as long.
+SMALL_IMAGES = 200_704
 _YES_OR_NO = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
