@@ -549,7 +549,7 @@ def processes() -> str:
 def scaling_machine() -> str:
     """Where the scaling was measured."""
     own = record("scaling")
-    return f"{own['device']}, {own['cores']} cores with a load average of {own['load_average']:.1f}{_company(own)}."
+    return f"{own['device']}, {own['cores']} cores, load average {own['load_average']:.1f}{_company(own)}."
 
 
 def scaling_constants() -> str:

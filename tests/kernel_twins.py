@@ -65,8 +65,8 @@ def _backward(images: Tensor, weight: Tensor, places: Tensor, gradient: Tensor, 
     return (0 * by_images if images.shape[2] == 1 else by_images), by_weight, by_bias
 
 
-# Those of the layer with derivatives of any order: maps are [runs, batch, side, side, channels], places say where on
-# its map a pooled value lay, or -1.
+# Those of the layer with derivatives of any order: maps are [runs, batch, side, side, channels], places say where
+# on its map a pooled value lay, or -1.
 
 
 def _convolve(maps: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -249,7 +249,7 @@ def test_it_takes_photographs() -> None:
 def test_it_goes_through_layers_that_have_no_second_derivative(
     monkeypatch: pytest.MonkeyPatch, stacked: bool
 ) -> None:
-    """Nor do those kernels give a gradient by the pixels of a digit: where it is needed others take their place."""
+    """Nor do those kernels have a gradient by the pixels of a digit: others take their place."""
     torch.manual_seed(0)
     algorithm = CrossGrad(DigitNetwork(), 3, CrossGrad.Config(label_step=5.0, domain_step=5.0), domains=2)
     images, labels = torch.rand(2, 6, 1, 28, 28), torch.tensor([[0, 1, 2, 0, 1, 2]] * 2)
