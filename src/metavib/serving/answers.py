@@ -27,9 +27,7 @@ class Answer:
     model_entropy: float  # the part of it that comes from disagreeing classifiers
     unsure: bool | None  # more entropy than most source validation images had; null where that is not known
     distances: dict[str, float]  # to the mean of each class of the sources; 1 is usual for one's own class
-    classifiers: (
-        list[dict[str, float]] | None
-    )  # the probabilities under each drawn classifier, with samples=true
+    classifiers: list[dict[str, float]] | None  # probabilities under each drawn one, with samples=true
 
 
 @dataclass(frozen=True)

@@ -69,10 +69,9 @@ class Lane:
         name: str,
         work: Callable[[list[Piece]], None],
         most: int,
-        prepare: Callable[[], int] = lambda: (
-            1
-        ),  # called in each thread; the first one hears how many there be
+        prepare: Callable[[], int] = lambda: 1,
     ) -> None:
+        """`prepare` is called in each thread; the first one hears how many there are to be."""
         self._name, self._work, self._most, self._prepare = name, work, most, prepare
         self._waiting: deque[Piece] = deque()
         self._condition = threading.Condition()

@@ -55,9 +55,7 @@ def limited_connection(limits: Limits) -> type[HttpToolsProtocol]:
         def __init__(self, *arguments: Any, **named: Any) -> None:
             super().__init__(*arguments, **named)
             self._timer: asyncio.TimerHandle | None = None
-            self._without_body = (
-                0  # bytes since the last of a body: of a head, of trailers, of chunk extensions
-            )
+            self._without_body = 0  # bytes since the last of a body: head, trailers, chunk extensions
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(Gathered(transport, self.loop))  # type: ignore[arg-type]

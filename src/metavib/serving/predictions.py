@@ -18,15 +18,9 @@ class Prediction:
     probabilities: dict[str, float]  # by class, in the model's order
     entropy: float  # in nats: all uncertainty
     model_entropy: float  # the part of it that comes from disagreeing classifiers
-    unsure: (
-        bool | None
-    )  # more entropy than the chosen coverage allows; None where the model has no thresholds
-    classifiers: tuple[
-        tuple[float, ...], ...
-    ]  # class probabilities under each drawn classifier, where any is
-    distances: dict[
-        str, float
-    ]  # of the image's feature to each source class mean; 1 is usual for one's own class
+    unsure: bool | None  # more entropy than the coverage allows; None where the model has no thresholds
+    classifiers: tuple[tuple[float, ...], ...]  # probabilities under each drawn classifier, where any is
+    distances: dict[str, float]  # to the mean feature of each source class; 1 is usual for one's own class
 
 
 @dataclass(frozen=True)
