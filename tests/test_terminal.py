@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,7 +22,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(terminal.time, "monotonic", clock)
+    # Not in the module `time` itself: other threads of this process sleep by it.
+    monkeypatch.setattr(terminal, "time", SimpleNamespace(monotonic=clock))
     return clock
 
 
