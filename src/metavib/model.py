@@ -10,6 +10,7 @@ from typing import Any
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 
 from metavib import atomic
 from metavib.algorithms import algorithm_named, create
@@ -72,10 +73,13 @@ def preprocessing_of(backbone: Backbone) -> Preprocessing:
 
 
 def save_model(folder: Path, algorithm: Algorithm, description: ModelDescription) -> None:
-    """Write the weights, then the description with their sha256: a folder without it is no model."""
-    content = safetensors.torch.save(
-        {name: t.contiguous().cpu() for name, t in algorithm.state_dict().items()}
-    )
+    """Write the weights that predictions need, then the description with their sha256: it makes it a model."""
+    needed = {
+        name: t.contiguous().cpu()
+        for name, t in algorithm.state_dict().items()
+        if not name.startswith(algorithm.TRAINING_ONLY)
+    }
+    content = safetensors.torch.save(needed)
     (folder / "config.json").unlink(missing_ok=True)
     atomic.write_bytes(folder / "model.safetensors", content)
     record = {"format": FORMAT, **asdict(description), "sha256": hashlib.sha256(content).hexdigest()}
@@ -115,9 +119,17 @@ def load_model(path: Path, device: torch.device) -> tuple[Algorithm, ModelDescri
             raise UserError(
                 f"{folder}/model.safetensors is damaged (sha256 differs). Train or copy it again."
             )
-        algorithm.load_state_dict(safetensors.torch.load(content))
+        _load_weights(algorithm, safetensors.torch.load(content))
     except (OSError, SafetensorError, RuntimeError) as error:
         raise UserError(f"{folder}/model.safetensors cannot be loaded: {error}") from error
     # Channels last, as in training: on a CPU the other way takes three times as long for digits.
     laid_out: Algorithm = algorithm.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     return laid_out.eval(), description
+
+
+def _load_weights(algorithm: Algorithm, stored: dict[str, Tensor]) -> None:
+    """All weights but those that only training needs; older models have them too."""
+    lacking, unknown = algorithm.load_state_dict(stored, strict=False)
+    lacking = [name for name in lacking if not name.startswith(algorithm.TRAINING_ONLY)]
+    if lacking or unknown:
+        raise RuntimeError(f"weights are missing ({lacking[:3]}) or unknown ({unknown[:3]}).")

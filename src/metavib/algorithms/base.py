@@ -57,6 +57,9 @@ class Algorithm(nn.Module, ABC):
     """How the names of parameters begin that follow an objective of their own: their gradient, which may be of
     another size, is clipped by its own norm."""
 
+    TRAINING_ONLY: tuple[str, ...] = ()
+    """How the names of parameters begin that no prediction needs: a model directory does without them."""
+
     def __init__(self, backbone: Backbone, classes: int, *, second_order: bool = False) -> None:
         """`second_order`: the losses differentiate the backbone themselves, and are differentiated then."""
         super().__init__()

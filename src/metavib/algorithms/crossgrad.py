@@ -78,6 +78,7 @@ class CrossGrad(SoftmaxClassifier):
     WHOLE_IMAGES = True
     BACKBONES = ("backbone.", "domain_backbone.")
     APART = ("domain_",)
+    TRAINING_ONLY = ("domain_",)
     label_step: Tensor
     domain_step: Tensor
     label_share: Tensor

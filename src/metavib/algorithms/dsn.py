@@ -72,6 +72,7 @@ class DSN(SoftmaxClassifier):
     PER_DOMAIN = True
     WHOLE_IMAGES = True
     APART = ("domain_network.",)
+    TRAINING_ONLY = ("private_encoders.", "decoder.", "domain_network.")
     reconstruction_weight: Tensor  # alpha
     difference_weight: Tensor  # beta
     similarity_weight: Tensor  # gamma

@@ -64,6 +64,7 @@ class EpiFCR(SoftmaxClassifier):
     PER_DOMAIN = True
     BACKBONES = ("backbone.", "partner_backbones.")
     APART = ("partner_",)
+    TRAINING_ONLY = ("partner_",)
     feature_weight: Tensor
     classifier_weight: Tensor
     random_weight: Tensor

@@ -59,6 +59,7 @@ class FeatureCritic(SoftmaxClassifier):
 
     STACKABLE = ("inner_rate", "auxiliary_weight")
     APART = ("critic.",)
+    TRAINING_ONLY = ("critic.",)
     inner_rate: Tensor  # alpha
     auxiliary_weight: Tensor  # beta
     progress: Tensor

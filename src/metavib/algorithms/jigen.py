@@ -70,6 +70,7 @@ class JiGen(SoftmaxClassifier):
 
     STACKABLE = ("jigsaw_weight", "shuffled_share")
     WHOLE_IMAGES = True
+    TRAINING_ONLY = ("jigsaw_classifier.",)
     jigsaw_weight: Tensor
     shuffled_share: Tensor
     orders: Tensor

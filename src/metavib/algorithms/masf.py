@@ -65,6 +65,7 @@ class MASF(SoftmaxClassifier):
 
     STACKABLE = ("inner_rate", "global_weight", "local_weight", "temperature", "margin")
     APART = ("metric_network.",)
+    TRAINING_ONLY = ("metric_network.",)
     inner_rate: Tensor  # alpha
     global_weight: Tensor  # beta_1
     local_weight: Tensor  # beta_2

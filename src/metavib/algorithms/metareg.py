@@ -68,6 +68,7 @@ class MetaReg(SoftmaxClassifier):
     STACKABLE = ("inner_rate", "initial_penalty", "penalty_rate")
     PER_DOMAIN = True
     APART = ("tasks.", "learned_penalty.")
+    TRAINING_ONLY = ("tasks.", "learned_penalty.")
     inner_rate: Tensor
     initial_penalty: Tensor
     penalty_rate: Tensor

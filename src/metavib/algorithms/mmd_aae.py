@@ -63,6 +63,7 @@ class MMDAAE(SoftmaxClassifier):
 
     STACKABLE = ("reconstruction_weight", "discrepancy_weight", "prior_weight")
     APART = ("discriminator.",)
+    TRAINING_ONLY = ("decoder.", "discriminator.")
     reconstruction_weight: Tensor  # lambda_0
     discrepancy_weight: Tensor  # lambda_1
     prior_weight: Tensor  # lambda_2

@@ -72,6 +72,7 @@ class MTAE(SoftmaxClassifier):
     WHOLE_IMAGES = True
     PAIRED = True
     APART = ("decoders.",)
+    TRAINING_ONLY = ("decoders.",)
     reconstruction_weight: Tensor
     progress: Tensor
 

@@ -1,0 +1,91 @@
+"""Model directories: what is written, and what is read back. Damaged ones are in `test_bad_input.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from metavib.algorithms import ALGORITHMS, create
+from metavib.algorithms.base import Algorithm
+from metavib.errors import UserError
+from metavib.model import ModelDescription, load_model, save_model
+from metavib.networks.backbones import DigitNetwork
+
+CPU = torch.device("cpu")
+
+
+def built(name: str) -> Algorithm:
+    torch.manual_seed(0)
+    return create(name, DigitNetwork(), 2, 3, ALGORITHMS[name].Config())
+
+
+def saved(folder: Path, name: str, **changes: Any) -> Algorithm:
+    algorithm = built(name)
+    values: dict[str, Any] = {
+        "algorithm": name,
+        "method": {},
+        "backbone": "digits",
+        "frozen_normalisation": False,
+        "classes": ("cat", "dog"),
+        "source_domains": ("a", "b", "c"),
+        "unseen_domain": "d",
+        "preprocessing": {},
+        "seed": 0,
+        "experiment": "e",
+        "split": "s",
+    }
+    save_model(folder, algorithm, ModelDescription(**(values | changes)))
+    return algorithm
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@torch.no_grad()
+def test_a_model_that_is_read_back_predicts_the_same(name: str, tmp_path: Path) -> None:
+    algorithm = saved(tmp_path, name)
+    loaded, description = load_model(tmp_path, CPU)
+    assert (description.algorithm, description.classes) == (name, ("cat", "dog"))
+    images = torch.rand(3, 1, 28, 28)
+    answers = [
+        own.predictive(own.embed(images), None).log_probabilities for own in (algorithm.eval(), loaded)
+    ]
+    torch.testing.assert_close(*answers)
+
+
+def test_what_only_training_needs_is_not_written(tmp_path: Path) -> None:
+    algorithm = saved(tmp_path, "epi_fcr")
+    written = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    assert algorithm.state_dict().keys() - written.keys() == {
+        name for name in algorithm.state_dict() if name.startswith("partner_")
+    }
+    assert any(name.startswith("partner_backbones.") for name in algorithm.state_dict())
+
+
+def test_a_model_with_all_that_training_needed_is_read_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(ALGORITHMS["crossgrad"], "TRAINING_ONLY", ())
+        algorithm = saved(tmp_path, "crossgrad")
+    loaded, _ = load_model(tmp_path, CPU)
+    weight = "domain_classifier.weight"
+    assert loaded.state_dict()[weight].equal(algorithm.state_dict()[weight])
+
+
+def test_a_model_that_lacks_what_predictions_need_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(ALGORITHMS["erm"], "TRAINING_ONLY", ("classifier.",))
+        saved(tmp_path, "erm")
+    with pytest.raises(UserError, match=r"missing.*classifier"):
+        load_model(tmp_path, CPU)
+
+
+def test_a_model_with_weights_of_another_algorithm_is_refused(tmp_path: Path) -> None:
+    saved(tmp_path, "metavib", algorithm="erm")
+    with pytest.raises(UserError, match="unknown"):
+        load_model(tmp_path, CPU)
