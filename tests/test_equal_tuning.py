@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from metavib.algorithms import ALGORITHMS
 from metavib.cli import main
+from metavib.experiment import experiment_from
 
 ROOT = Path(__file__).parents[1]
 
@@ -17,6 +19,21 @@ ROOT = Path(__file__).parents[1]
 def called(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, ROOT / "experiments" / script, *arguments]
     return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", ["rotated-mnist", "pacs"])
+def test_every_method_has_as_many_candidates_of_settings_that_it_knows(name: str) -> None:
+    one = json.loads((ROOT / "experiments" / "equal_tuning_rounds.json").read_text())[name]
+    assert set(one["methods"]) == set(ALGORITHMS)
+    assert len({len(method["candidates"]) for method in one["methods"].values()}) == 1
+    hidden, left_out = one["tasks"][0]
+    for method in one["methods"].values():
+        values = {"dataset": one["dataset"], "target": left_out, "without": hidden, "seed": 0}
+        tried = [
+            experiment_from(values | {"algorithm": method["algorithm"]}, one["shared"] | candidate).identity()
+            for candidate in method["candidates"]
+        ]
+        assert len(set(tried)) == len(tried)
 
 
 def test_every_candidate_is_measured_on_every_task_and_the_best_is_chosen(tmp_path: Path) -> None:
