@@ -73,7 +73,10 @@ def preprocessing_of(backbone: Backbone) -> Preprocessing:
 
 
 def save_model(folder: Path, algorithm: Algorithm, description: ModelDescription) -> None:
-    """Write the weights that predictions need, then the description with their sha256: it makes it a model."""
+    """Write the weights that predictions need, then the description with their sha256.
+
+    A folder without the description is no model.
+    """
     needed = {
         name: t.contiguous().cpu()
         for name, t in algorithm.state_dict().items()

@@ -80,10 +80,10 @@ def test_to_first_order_the_meta_test_gradient_is_that_at_the_moved_parameters()
 
 @pytest.mark.parametrize("stacked", [False, True])
 @pytest.mark.parametrize("second_order", [False, True])
-def test_to_first_order_it_goes_through_layers_that_have_no_second_derivative(
+def test_it_goes_through_the_kernels_that_have_the_derivatives_it_needs(
     monkeypatch: pytest.MonkeyPatch, second_order: bool, stacked: bool
 ) -> None:
-    """To second order it goes through their likes that have one."""
+    """To first order through the fastest, which have no second derivative; else through the others."""
     torch.manual_seed(0)
     mldg = MLDG(DigitNetwork(), 3, MLDG.Config(inner_rate=0.5, second_order=second_order))
     images, labels = torch.rand(3, 6, 1, 28, 28), torch.tensor([[0, 1, 2, 0, 1, 2]] * 3)
