@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from metavib import kernels
+from metavib.functional.stacked_functions import run_by_run
 from metavib.shapes import Float
 
 
@@ -55,7 +56,7 @@ class _Activated(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[Any, ...], pooled: bool, *parts: Tensor
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        return _run_by_run(_Activated, info.batch_size, in_dims, (pooled, *parts))
+        return run_by_run(_Activated, info.batch_size, in_dims, (pooled, *parts))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -81,7 +82,7 @@ class _Backward(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        return _run_by_run(_Backward, info.batch_size, in_dims, inputs)
+        return run_by_run(_Backward, info.batch_size, in_dims, inputs)
 
     @staticmethod
     def backward(ctx: Any, *changes: Tensor) -> tuple[Tensor | None, ...]:
@@ -109,7 +110,7 @@ class _Selected(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        return _run_by_run(_Selected, info.batch_size, in_dims, inputs)
+        return run_by_run(_Selected, info.batch_size, in_dims, inputs)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -172,23 +173,3 @@ def _select(pooled: bool, saved: Sequence[Tensor], parts: Sequence[Tensor]) -> T
 def _channels_last(maps: Tensor) -> Tensor:
     """[N, height, width, channels], as it lies in memory: a view where the maps are channels last already."""
     return maps.permute(0, 2, 3, 1).contiguous()
-
-
-def _run_by_run(
-    function: type[torch.autograd.Function], runs: int, in_dims: Sequence[Any], inputs: Sequence[Any]
-) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """The function of each run's inputs, stacked. A large network gains nothing from more than a loop.
-
-    It is applied, not only computed: what stands around `vmap` may differentiate it too.
-    """
-    found = [
-        function.apply(
-            *(
-                own.select(dim, run) if isinstance(dim, int) else own
-                for own, dim in zip(inputs, in_dims, strict=True)
-            )
-        )
-        for run in range(runs)
-    ]
-    stacked = tuple(torch.stack(values) for values in zip(*found, strict=True))
-    return stacked, (0,) * len(stacked)

@@ -16,6 +16,7 @@ from torchvision.models.squeezenet import Fire
 from metavib import kernels
 from metavib.errors import unknown_name
 from metavib.functional.activation import activated
+from metavib.functional.convolution import convolution_of_any_order
 from metavib.functional.pooled_convolution import pooled_convolution
 from metavib.networks.backbone import IMAGENET, PIXELS, Backbone, Staged, drop
 from metavib.networks.resnet import ResNet18, ResNet50
@@ -186,18 +187,26 @@ class SqueezeNet(Staged):
     def in_fewer_passes(self, images: Tensor) -> Generator[Tensor, None, Tensor]:
         """What `_after_each` pooling gives; but all that follows a convolution is done by `activated`."""
         layers = [layer for layer in self.features if not isinstance(layer, nn.ReLU)]
-        maps = images
+        maps = images.to(self.precision or images.dtype)
         for layer, following in zip(layers, [*layers[1:], None], strict=True):
             pooled = isinstance(following, nn.MaxPool2d)
             if isinstance(layer, nn.Conv2d):
-                maps = activated([_convolved(layer, maps)], pooled=pooled)
+                maps = activated([self._convolved(layer, maps)], pooled=pooled)
             elif isinstance(layer, Fire):
-                squeezed = activated([_convolved(layer.squeeze, maps)])
-                expanded = [_convolved(part, squeezed) for part in (layer.expand1x1, layer.expand3x3)]
+                squeezed = activated([self._convolved(layer.squeeze, maps)])
+                expanded = [self._convolved(part, squeezed) for part in (layer.expand1x1, layer.expand3x3)]
                 maps = activated(expanded, pooled=pooled)
             if pooled:
                 yield maps
         return maps
+
+    def _convolved(self, layer: nn.Conv2d, maps: Tensor) -> tuple[Tensor, Tensor]:
+        """The convolution without its bias, and the bias."""
+        assert layer.bias is not None
+        assert not isinstance(layer.padding, str)
+        weight = layer.weight.to(maps.dtype)
+        convolution = convolution_of_any_order if self.twice_differentiable else nn.functional.conv2d
+        return convolution(maps, weight, stride=layer.stride, padding=layer.padding), layer.bias
 
 
 def _after_each(
@@ -210,14 +219,6 @@ def _after_each(
         if isinstance(layer, kind):
             yield maps
     return last(maps)
-
-
-def _convolved(layer: nn.Conv2d, maps: Tensor) -> tuple[Tensor, Tensor]:
-    """The convolution without its bias, and the bias."""
-    assert layer.bias is not None
-    assert not isinstance(layer.padding, str)
-    convolved = nn.functional.conv2d(maps, layer.weight, stride=layer.stride, padding=layer.padding)
-    return convolved, layer.bias
 
 
 BACKBONES: dict[str, type[Backbone]] = {

@@ -1,0 +1,124 @@
+"""Convolution with derivatives of any order that are all convolutions of the usual kinds.
+
+torch differentiates the gradient of a convolution by a convolution whose kernel is as large as the maps, and no
+library is fast at that. But a convolution is linear in its maps and in its weights, and so are its two gradients:
+each derivative of one of the three is another of the three, for which libraries are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from metavib.functional.stacked_functions import run_by_run
+from metavib.shapes import Float
+
+_UNCHANGED = ([1, 1], False, [0, 0], 1)  # dilation, transposed, padding of the output, groups
+
+
+def convolution_of_any_order(
+    maps: Float[Tensor, "batch inputs height width"],
+    weight: Float[Tensor, "outputs inputs _ _"],
+    stride: Sequence[int],
+    padding: Sequence[int],
+) -> Float[Tensor, "batch outputs _ _"]:
+    """`conv2d` without a bias, of maps and weights in the same precision."""
+    return _Convolution.apply(maps, weight, (list(stride), list(padding)))
+
+
+Step = tuple[list[int], list[int]]  # stride and padding
+
+
+class _Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(maps: Tensor, weight: Tensor, step: Step) -> Tensor:
+        return nn.functional.conv2d(maps, weight, None, *step)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        maps, weight, ctx.step = inputs
+        ctx.save_for_backward(maps, weight)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
+        return run_by_run(_Convolution, info.batch_size, in_dims, inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (maps, weight), (gradient,) = ctx.saved_tensors, gradients
+        by_maps, by_weight, _ = ctx.needs_input_grad
+        return (
+            _ByMaps.apply(gradient, weight, maps.shape, ctx.step) if by_maps else None,
+            _ByWeight.apply(maps, gradient, weight.shape, ctx.step) if by_weight else None,
+            None,
+        )
+
+
+class _ByMaps(torch.autograd.Function):
+    """The gradient by the maps: linear in the gradient of what the convolution gave, and in its weights."""
+
+    @staticmethod
+    def forward(gradient: Tensor, weight: Tensor, shape: Sequence[int], step: Step) -> Tensor:
+        # Of the maps it is the shape that counts, and how they lie in memory.
+        maps = torch.empty(
+            *shape, dtype=gradient.dtype, device=gradient.device, memory_format=torch.channels_last
+        )
+        return _gradient_by(0, gradient, maps, weight, step)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        gradient, weight, _, ctx.step = inputs
+        ctx.save_for_backward(gradient, weight)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
+        return run_by_run(_ByMaps, info.batch_size, in_dims, inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *changes: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient, weight), (change,) = ctx.saved_tensors, changes
+        by_gradient, by_weight, *_ = ctx.needs_input_grad
+        return (
+            _Convolution.apply(change, weight, ctx.step) if by_gradient else None,
+            _ByWeight.apply(change, gradient, weight.shape, ctx.step) if by_weight else None,
+            None,
+            None,
+        )
+
+
+class _ByWeight(torch.autograd.Function):
+    """The gradient by the weights: linear in the maps, and in the gradient of what the convolution gave."""
+
+    @staticmethod
+    def forward(maps: Tensor, gradient: Tensor, shape: Sequence[int], step: Step) -> Tensor:
+        return _gradient_by(1, gradient, maps, maps.new_empty(*shape), step)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        maps, gradient, _, ctx.step = inputs
+        ctx.save_for_backward(maps, gradient)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Tensor, int]:
+        return run_by_run(_ByWeight, info.batch_size, in_dims, inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *changes: Tensor) -> tuple[Tensor | None, ...]:
+        (maps, gradient), (change,) = ctx.saved_tensors, changes
+        by_maps, by_gradient, *_ = ctx.needs_input_grad
+        return (
+            _ByMaps.apply(gradient, change, maps.shape, ctx.step) if by_maps else None,
+            _Convolution.apply(maps, change, ctx.step) if by_gradient else None,
+            None,
+            None,
+        )
+
+
+def _gradient_by(place: int, gradient: Tensor, maps: Tensor, weight: Tensor, step: Step) -> Tensor:
+    """By the maps (0) or by the weights (1)."""
+    wanted = [place == 0, place == 1, False]
+    found = torch.ops.aten.convolution_backward(gradient, maps, weight, None, *step, *_UNCHANGED, wanted)
+    return found[place]
