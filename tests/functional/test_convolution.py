@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from metavib.functional.convolution import convolution_of_any_order
+from metavib.functional.convolution import convolution_of_any_order, folded
 
 STEPS = [(1, 0, 1), (1, 1, 3), (2, 0, 3), (2, 3, 7)]  # stride, padding, side of the kernel
 
@@ -75,3 +75,33 @@ def test_half_precision_stays_half_precision() -> None:
     out = convolution_of_any_order(maps, weight, (1, 1), (1, 1))
     assert out.dtype == torch.bfloat16
     assert {own.dtype for own in torch.autograd.grad(out.sum(), (maps, weight))} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("kernel", [1, 2, 3, 7])
+@pytest.mark.parametrize("channels", [1, 3, 4, 5])
+def test_of_folded_images_a_convolution_without_stride_is_that_with_stride_two(
+    kernel: int, channels: int
+) -> None:
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randn(2, channels, 10, 14, dtype=torch.float64, generator=generator)
+    weight = torch.randn(6, channels, kernel, kernel, dtype=torch.float64, generator=generator)
+    expected = nn.functional.conv2d(images, weight, stride=2)
+    own_images, own_weight = folded(images, weight)
+    assert own_images.shape[1] == own_weight.shape[1]
+    assert own_images.shape[1] % 16 == 0
+    assert own_images.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(nn.functional.conv2d(own_images, own_weight), expected)
+
+
+def test_folding_can_be_differentiated_by_images_and_weights() -> None:
+    maps, weight = example(3)
+
+    def slopes(convolution: object) -> tuple[Tensor, ...]:
+        def loss(maps: Tensor, weight: Tensor) -> Tensor:
+            return convolution(maps, weight).sin().sum()  # type: ignore[operator]
+
+        return grad(loss, argnums=(0, 1))(maps, weight)
+
+    own = slopes(lambda maps, weight: nn.functional.conv2d(*folded(maps, weight)))
+    expected = slopes(lambda maps, weight: nn.functional.conv2d(maps, weight, stride=2))
+    torch.testing.assert_close(own, expected)

@@ -154,7 +154,8 @@ def launched() -> list[str]:
         name for module in modules for name, value in vars(module).items() if isinstance(value, JITFunction)
     }
     return sorted(
-        found - {"_first_patch", "_sampled", "_place", "_between", "_factor", "_brightened", "_grey"}
+        found
+        - {"_first_patch", "_sampled", "_place", "_between", "_factor", "_brightened", "_grey", "_window", "_put"}
     )
 
 

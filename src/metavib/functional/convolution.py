@@ -1,4 +1,4 @@
-"""Convolution with derivatives of any order that are all convolutions of the usual kinds.
+"""Convolutions in a form that GPUs are fast at: with derivatives of any order, and of images of few channels.
 
 torch differentiates the gradient of a convolution by a convolution whose kernel is as large as the maps, and no
 library is fast at that. But a convolution is linear in its maps and in its weights, and so are its two gradients:
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from metavib.functional.stacked_functions import run_by_run
 from metavib.shapes import Float
 
+_CHANNELS_AT_A_TIME = 16
 _UNCHANGED = ([1, 1], False, [0, 0], 1)  # dilation, transposed, padding of the output, groups
 
 
@@ -30,6 +31,28 @@ def convolution_of_any_order(
 
 
 Step = tuple[list[int], list[int]]  # stride and padding
+
+
+def folded(
+    images: Float[Tensor, "batch channels height width"], weight: Float[Tensor, "outputs channels kernel kernel"]
+) -> tuple[Float[Tensor, "batch folded _ _"], Float[Tensor, "outputs folded _ _"]]:
+    """Images of even sides and weights whose convolution with stride 1 is that of the given ones with stride 2.
+
+    Each square of 2 x 2 pixels becomes one pixel with four times the channels, and zeros fill them up to the number
+    that tensor cores take at a time: of three channels they would waste most.
+    """
+    batch, channels, height, width = images.shape
+    missing = -4 * channels % _CHANNELS_AT_A_TIME
+    squares = images.permute(0, 2, 3, 1).reshape(batch, height // 2, 2, width // 2, 2, channels)
+    pixels = squares.transpose(2, 3).reshape(batch, height // 2, width // 2, 4 * channels)
+    outputs, _, kernel, _ = weight.shape
+    even = nn.functional.pad(weight, (0, kernel % 2, 0, kernel % 2))  # by zeros, which add nothing
+    half = even.shape[-1] // 2
+    parts = even.reshape(outputs, channels, half, 2, half, 2).permute(0, 2, 4, 3, 5, 1)
+    taps = parts.reshape(outputs, half, half, 4 * channels)
+    filled = (nn.functional.pad(own, (0, missing)) for own in (pixels, taps))
+    folded_images, folded_weight = (own.permute(0, 3, 1, 2) for own in filled)
+    return folded_images, folded_weight
 
 
 class _Convolution(torch.autograd.Function):

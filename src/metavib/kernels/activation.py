@@ -113,6 +113,23 @@ def _activate_pooled(
 
 
 @triton.jit
+def _window(gradients, places, n, y, x, inside, channel, WIDTH, OFFSET, HALF: tl.constexpr, CHANNELS: tl.constexpr):
+    """Of this pooled value of each image: the place that it came from, and the gradient that came to it."""
+    seen = inside & ((y >= 0) & (x >= 0) & (y < HALF) & (x < HALF))[:, None]
+    row = ((n * HALF + y) * HALF + x).to(tl.int64)[:, None]
+    place = tl.load(places + row * CHANNELS + channel[None, :], mask=seen, other=NOWHERE)
+    came = tl.load(gradients + row * WIDTH + OFFSET + channel[None, :], mask=seen, other=0.0)
+    return place, came.to(tl.float32)
+
+
+@triton.jit
+def _put(scattered, gradient, n, y, x, inside, channel, SIDE: tl.constexpr, CHANNELS: tl.constexpr):
+    seen = inside & ((y < SIDE) & (x < SIDE))[:, None]
+    at = ((n * SIDE + y) * SIDE + x).to(tl.int64)[:, None] * CHANNELS + channel[None, :]
+    tl.store(scattered + at, gradient.to(scattered.dtype.element_ty), mask=seen)
+
+
+@triton.jit
 def _activate_pooled_backward(
     gradients,
     places,
@@ -128,31 +145,34 @@ def _activate_pooled_backward(
     PADDED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    share = tl.program_id(0).to(tl.int64)
+    # A row is a square of four values: together they lie in four windows, which are then read only once.
+    SQUARES: tl.constexpr = (SIDE + 1) // 2
+    share = tl.program_id(0)
     channel = tl.arange(0, PADDED)
     total = tl.zeros((PADDED,), tl.float32)
     for block in range(BLOCKS):
         row = (share * BLOCKS + block) * BLOCK + tl.arange(0, BLOCK)
-        n = row // (SIDE * SIDE)
-        y = row // SIDE % SIDE
-        x = row % SIDE
+        n = row // (SQUARES * SQUARES)
+        y = row // SQUARES % SQUARES
+        x = row % SQUARES
         inside = (row < ROWS)[:, None] & (channel < CHANNELS)[None, :]
-        gradient = tl.zeros((BLOCK, PADDED), tl.float32)
-        # A value lies in one window, or in two where its place is even, in each direction.
-        for window in tl.static_range(4):
-            py = y // 2 - window // 2
-            px = x // 2 - window % 2
-            dy = y - 2 * py
-            dx = x - 2 * px
-            covered = (dy < 3) & (dx < 3) & (py >= 0) & (px >= 0) & (py < HALF) & (px < HALF)
-            seen = inside & covered[:, None]
-            pooled_row = ((n * HALF + py) * HALF + px)[:, None]
-            place = tl.load(places + pooled_row * CHANNELS + channel[None, :], mask=seen, other=NOWHERE)
-            came = tl.load(gradients + pooled_row * WIDTH + OFFSET + channel[None, :], mask=seen, other=0.0)
-            gradient += tl.where(place == (dy * 3 + dx)[:, None], came.to(tl.float32), 0.0)
-        to = scattered + row[:, None] * CHANNELS + channel[None, :]
-        tl.store(to, gradient.to(scattered.dtype.element_ty), mask=inside)
-        total += tl.sum(gradient, axis=0)
+        place, came = _window(gradients, places, n, y, x, inside, channel, WIDTH, OFFSET, HALF, CHANNELS)
+        upper_left = tl.where(place == 0, came, 0.0)
+        upper_right = tl.where(place == 1, came, 0.0)
+        lower_left = tl.where(place == 3, came, 0.0)
+        _put(scattered, tl.where(place == 4, came, 0.0), n, 2 * y + 1, 2 * x + 1, inside, channel, SIDE, CHANNELS)
+        total += tl.sum(tl.where(place == NOWHERE, 0.0, came), axis=0)  # each window is the first of one square
+        place, came = _window(gradients, places, n, y, x - 1, inside, channel, WIDTH, OFFSET, HALF, CHANNELS)
+        upper_left += tl.where(place == 2, came, 0.0)
+        lower_left += tl.where(place == 5, came, 0.0)
+        _put(scattered, lower_left, n, 2 * y + 1, 2 * x, inside, channel, SIDE, CHANNELS)
+        place, came = _window(gradients, places, n, y - 1, x, inside, channel, WIDTH, OFFSET, HALF, CHANNELS)
+        upper_left += tl.where(place == 6, came, 0.0)
+        upper_right += tl.where(place == 7, came, 0.0)
+        _put(scattered, upper_right, n, 2 * y, 2 * x + 1, inside, channel, SIDE, CHANNELS)
+        place, came = _window(gradients, places, n, y - 1, x - 1, inside, channel, WIDTH, OFFSET, HALF, CHANNELS)
+        upper_left += tl.where(place == 8, came, 0.0)
+        _put(scattered, upper_left, n, 2 * y, 2 * x, inside, channel, SIDE, CHANNELS)
     tl.store(partial + share * CHANNELS + channel, total, mask=channel < CHANNELS)
 
 
@@ -227,7 +247,7 @@ def pool_backward(gradient: Tensor, places: Tensor, side: int, offset: int) -> t
     count, half, _, channels = places.shape
     scattered = gradient.new_empty(count, side, side, channels)
     padded, block = sizes(channels)
-    rows = count * side * side
+    rows, block = count * ((side + 1) // 2) ** 2, max(block // 2, 1)  # each row is four values
     shares, blocks = _shares(rows, block)
     partial = torch.empty(shares, channels, dtype=torch.float32, device=gradient.device)
     _activate_pooled_backward[(shares,)](

@@ -16,7 +16,7 @@ from torchvision.models.squeezenet import Fire
 from metavib import kernels
 from metavib.errors import unknown_name
 from metavib.functional.activation import activated
-from metavib.functional.convolution import convolution_of_any_order
+from metavib.functional.convolution import convolution_of_any_order, folded
 from metavib.functional.pooled_convolution import pooled_convolution
 from metavib.networks.backbone import IMAGENET, PIXELS, Backbone, Staged, drop
 from metavib.networks.resnet import ResNet18, ResNet50
@@ -204,9 +204,11 @@ class SqueezeNet(Staged):
         """The convolution without its bias, and the bias."""
         assert layer.bias is not None
         assert not isinstance(layer.padding, str)
-        weight = layer.weight.to(maps.dtype)
+        weight, stride = layer.weight.to(maps.dtype), layer.stride
+        if layer.in_channels == self.channels and maps.shape[-1] % 2 == 0:  # the first: of three channels, stride 2
+            (maps, weight), stride = folded(maps, weight), (1, 1)
         convolution = convolution_of_any_order if self.twice_differentiable else nn.functional.conv2d
-        return convolution(maps, weight, stride=layer.stride, padding=layer.padding), layer.bias
+        return convolution(maps, weight, stride=stride, padding=layer.padding), layer.bias
 
 
 def _after_each(
