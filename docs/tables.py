@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from metavib.algorithms import TITLES
+from metavib.algorithms import ALGORITHMS, TITLES
 from metavib.bench.cost_model import Divided, line_through
-from metavib.paper import table_named
+from metavib.paper import Table, table_named
 from metavib.reproduction import MeasuredRow, Reproduction, from_json, significance
 from metavib.reproduction_formats import body
 from metavib.terminal import mean_and_deviation
@@ -63,30 +63,73 @@ def whole_table() -> str:
     return markdown([_degrees(name) for name in header], rows)
 
 
-def equal_table() -> str:
-    """Rotated MNIST by `--preset equal`: the methods that were measured, the paper's numbers of them below."""
-    header, rows = body(_equal())
-    measured = {f"{row.row.title}, paper" for row in _equal().rows}
-    kept = [row[:-1] for row in rows if not row[0].endswith(", paper") or row[0] in measured]
-    return markdown([_degrees(name) for name in header[:-1]], kept)
+def equal_table(name: str) -> str:
+    """By `--preset equal`: the methods that were measured, the paper's numbers of them below."""
+    header, rows = body(_equal(name))
+    measured = {f"{row.row.title}, paper" for row in _equal(name).rows}
+    kept = [row for row in rows if not row[0].endswith(", paper") or row[0] in measured]
+    return markdown([_degrees(target) for target in header], kept)
 
 
-def equal_row(algorithm: str) -> str:
-    """One method's row of it."""
-    header, rows = body(_equal())
-    title = TITLES[algorithm]
-    own = [row[:-2] for row in rows if row[0] in (title, f"{title}, paper")]
-    return markdown(["Rotated MNIST", *(_degrees(name) for name in header[1:-2])], own)
+def equal_row(name: str, title: str, algorithm: str) -> str:
+    """One method's row of it; `title` stands for the dataset."""
+    header, rows = body(_equal(name))
+    own = [row[:-2] for row in rows if row[0] in (TITLES[algorithm], f"{TITLES[algorithm]}, paper")]
+    return markdown([title, *(_degrees(target) for target in header[1:-2])], own)
 
 
-def _equal() -> Reproduction:
-    return from_json(record("rotated-mnist-equal")["table"])
+def equal_calibration(name: str) -> str:
+    """The calibration error of the same runs."""
+    table = _equal(name)
+    return by_target(table.targets, {row.row.title: row.of("ece") for row in table.rows})
 
 
-def equal_tuning(name: str) -> str:
-    """What equal tuning chose for each method, and how the preset's own settings did beside it."""
+def overview() -> str:
+    """All methods by `--preset equal` in a line each, the best on digits first."""
+    digits, photographs = _equal("rotated-mnist-equal"), _equal("pacs-equal")
+    of_photographs = {row.row.title: row for row in photographs.rows}
+    lines = []
+    for row in sorted(digits.rows, key=lambda row: -statistics.mean(row.by_seed(digits.targets))):
+        cells = [row.row.title]
+        for table, own in ((digits, row), (photographs, of_photographs.get(row.row.title))):
+            printed = None if row.row.settings else _printed_mean(table.table, row.row.algorithm)
+            measures = (own.values, own.of("ece")) if own is not None else ()
+            cells += [mean_and_deviation(_by_seed(values, table.targets)) for values in measures] or [""] * 2
+            cells.append("" if printed is None else f"{printed:.2f}")
+        lines.append(cells)
+    of_each = ["ECE, %", "the paper's, %"]
+    return markdown(["", "Rotated MNIST, %", *of_each, "PACS, %", *of_each], lines)
+
+
+def _printed_mean(table: Table, algorithm: str | None) -> float | None:
+    """The paper's mean of a method, in this table or in the ablation on the same data."""
+    ablation = table_named("ablation-pacs").rows if table.name == "pacs" else ()
+    return next((row.mean for row in (*table.rows, *ablation) if row.algorithm == algorithm), None)
+
+
+def _by_seed(values: Mapping[tuple[str, int], float], targets: Sequence[str]) -> list[float]:
+    """The mean over the targets, seed by seed."""
+    seeds = sorted({seed for _, seed in values})
+    return [statistics.mean(values[target, seed] for target in targets) for seed in seeds]
+
+
+def _equal(name: str) -> Reproduction:
+    return from_json(record(name)["table"])
+
+
+def beta_rotated_mnist() -> str:
+    """MetaVIB by beta, ours and the paper's."""
+    header, rows = body(from_json(record("beta-rotated-mnist-equal")["table"]))
+    return markdown([_degrees(name) for name in header], rows)
+
+
+def equal_tuning(name: str, rounds: Sequence[str]) -> str:
+    """What equal tuning chose for each method, and how the preset's own settings did beside it.
+
+    Of these rounds, which had the same tasks, steps and images: else their numbers could not be compared.
+    """
     candidates: dict[str, list[dict[str, Any]]] = {}
-    for one in record(name)["rounds"]:
+    for one in (one for one in record(name)["rounds"] if one["round"] in rounds):
         for method, found in one["methods"].items():
             candidates.setdefault(method, []).extend(found["candidates"])
     rows = []
@@ -115,31 +158,17 @@ def paper_settings() -> str:
 
 
 def ablation_pacs() -> str:
-    """PACS by `--preset fast`, ours beside the paper's."""
-    header, rows = body(from_json(record("pacs-fast")["table"]))
-    return markdown(header[:-1], [row[:-1] for row in rows])
-
-
-def pacs_calibration() -> str:
-    """The calibration error of the same runs."""
-    table = from_json(record("pacs-fast")["table"])
-    lines = []
-    for row in table.rows:
-        errors = [
-            row.of("ece")[target, seed] for target in table.targets for _, seed in [next(iter(row.runs))]
-        ]
-        lines.append(
-            [
-                TITLES[row.row.algorithm or ""],
-                *(f"{error:.2f}" for error in [*errors, statistics.mean(errors)]),
-            ]
-        )
-    return markdown(["", *table.targets, "mean"], lines)
+    """PACS by `--preset equal`, ours beside the paper's ablation."""
+    table = table_named("ablation-pacs")
+    measured = {row.row.algorithm: row for row in _equal("pacs-equal").rows}
+    rows = tuple(MeasuredRow(row, measured[row.algorithm].runs, failures=()) for row in table.rows)
+    header, lines = body(Reproduction(table, table.targets, rows, caption=""))
+    return markdown(header, lines)
 
 
 def calibration() -> str:
     """The calibration error, methods x angles."""
-    return by_angle({row.row.title: row.of("ece") for row in rotated_mnist().rows})
+    return by_target(rotated_mnist().targets, {row.row.title: row.of("ece") for row in rotated_mnist().rows})
 
 
 def clockwise() -> str:
@@ -149,19 +178,18 @@ def clockwise() -> str:
         if run["protocol"] == "paper-clockwise":
             of_row = rows.setdefault(TITLES[run["algorithm"]], {})
             of_row[run["unseen_domain"], run["seed"]] = 100 * run["unseen"]["accuracy"]["mean"]
-    return by_angle(rows)
+    return by_target(table_named("rotated-mnist").targets, rows)
 
 
-def by_angle(rows: Mapping[str, Mapping[tuple[str, int], float]]) -> str:
-    """Values by angle and seed, as mean and deviation over seeds."""
-    angles = table_named("rotated-mnist").targets
+def by_target(targets: Sequence[str], rows: Mapping[str, Mapping[tuple[str, int], float]]) -> str:
+    """Values by target and seed, as mean and deviation over seeds."""
     lines = []
     for title, values in rows.items():
         seeds = sorted({seed for _, seed in values})
-        cells = [[values[angle, seed] for seed in seeds] for angle in angles]
-        cells.append([statistics.mean(of_seed) for of_seed in zip(*cells, strict=True)])
+        cells = [[values[target, seed] for seed in seeds] for target in targets]
+        cells.append(_by_seed(values, targets))
         lines.append([title, *map(mean_and_deviation, cells)])
-    return markdown(["", *map(_degrees, angles), "mean"], lines)
+    return markdown(["", *map(_degrees, targets), "mean"], lines)
 
 
 def stacked_or_alone() -> str:
@@ -660,29 +688,35 @@ def scaling_gpus() -> str:
 
 
 # The rivals whose pages have their row.
-EQUAL_PAGES = (
-    "mldg",
-    "feature_critic",
-    "masf",
-    "epi_fcr",
-    "crossgrad",
-    "d_sam",
-    "low_rank",
-    "mmd_aae",
-    "dsn",
-)
+ROTATED, PACS = "rotated-mnist-equal", "pacs-equal"
+PACS_PAGES = ("erm", "baseline", "vib", "metavib")  # the methods that were measured there
 
 TABLES: dict[str, Callable[[], str]] = {
     "demo": demo,
     "rotated-mnist": whole_table,
     "rotated-mnist in short": short_table,
-    "rotated-mnist by equal budgets": equal_table,
-    **{f"equal budgets: {name}": functools.partial(equal_row, name) for name in EQUAL_PAGES},
-    "equal tuning": lambda: equal_tuning("rotated-mnist-equal-tuning"),
-    "equal tuning on PACS": lambda: equal_tuning("pacs-equal-tuning"),
+    "overview": overview,
+    "rotated-mnist by equal budgets": lambda: equal_table(ROTATED),
+    "rotated-mnist ece by equal budgets": lambda: equal_calibration(ROTATED),
+    **{
+        f"equal budgets: {name}": functools.partial(equal_row, ROTATED, "Rotated MNIST", name)
+        for name in ALGORITHMS
+    },
+    **{
+        f"equal budgets on PACS: {name}": functools.partial(equal_row, PACS, "PACS", name) for name in PACS_PAGES
+    },
+    "equal tuning": lambda: equal_tuning(
+        "rotated-mnist-equal-tuning",
+        ["rotated-mnist", "rotated-mnist, the best at twice and four times its learning rate"],
+    ),
+    "equal tuning on PACS": lambda: equal_tuning("pacs-equal-tuning", ["pacs"]),
+    "equal tuning on PACS, before": lambda: equal_tuning(
+        "pacs-equal-tuning", ["pacs-budget", "pacs, rates of ERM"]
+    ),
+    "beta-rotated-mnist": beta_rotated_mnist,
     "rotated-mnist by the paper's settings": paper_settings,
     "ablation-pacs": ablation_pacs,
-    "pacs ece": pacs_calibration,
+    "pacs ece": lambda: equal_calibration(PACS),
     "rotated-mnist ece": calibration,
     "rotated-mnist clockwise": clockwise,
     "stacked or alone": stacked_or_alone,

@@ -2,8 +2,10 @@
 
     python experiments/gathered_runs.py list OUT.json RUNS...  # what a table keeps of the runs in these folders
     python experiments/gathered_runs.py table TABLE OUT.json LISTS... --command ... --revision ... --device ...
+    python experiments/gathered_runs.py table TABLE OUT.json LISTS... --add RECORD.json ...  # to what it has already
 
-`metavib reproduce` writes the same table where it trained all of it. A row that lacks some cells is refused.
+`metavib reproduce` writes the same table where it trained all of it. A row that lacks some cells is in no table: its
+runs wait under "unfinished" until others are added.
 """
 
 from __future__ import annotations
@@ -38,29 +40,43 @@ def listed(folder: Path) -> list[dict[str, Any]]:
     return runs
 
 
-def table_of(name: str, runs: list[dict[str, Any]]) -> Reproduction:
-    """The table that the runs make; rows in the order in which `metavib reproduce` has them."""
+def runs_of(record: dict[str, Any], like: dict[str, Any]) -> list[dict[str, Any]]:
+    """The runs of a record, by what all runs of a table share with one of them (its caption has to say the same)."""
+    runs = list(record.get("unfinished", []))
+    for row in record["table"]["rows"]:
+        own = {"algorithm": row["algorithm"], "average": row["settings"].get("average", "none")}
+        for run in row["runs"]:
+            runs.append(like | run | own | {"unseen_domain": run["target"]})
+    return runs
+
+
+def table_of(name: str, runs: list[dict[str, Any]]) -> tuple[Reproduction, list[dict[str, Any]]]:
+    """The table that the runs make, rows as `metavib reproduce` orders them; and the runs of unfinished rows."""
     table = table_named(name)
     averaged = {run["algorithm"] for run in runs if run["average"] != "none"}
     plain = {run["algorithm"] for run in runs if run["average"] == "none"}
     names = [row.algorithm for row in rows_to_measure(table, None) if row.algorithm and not row.settings]
     names += [own for own in sorted(plain) if own not in names]
     ordered = [own for own in names if own in plain] + [f"{own}+swad" for own in sorted(averaged)]
-    rows = []
+    rows: list[MeasuredRow] = []
+    unfinished: list[dict[str, Any]] = []
     seeds = sorted({run["seed"] for run in runs})
     for row in rows_to_measure(table, ordered):
         average = row.settings.get("average", "none")
-        own = {
+        of_row = [run for run in runs if (run["algorithm"], run["average"]) == (row.algorithm, average)]
+        kept = {
             (run["unseen_domain"], run["seed"]): {
                 key: run[key] for key in ("experiment", "split", "unseen", "source_validation")
             }
-            for run in runs
-            if (run["algorithm"], run["average"]) == (row.algorithm, average)
+            for run in of_row
         }
-        missing = [(target, seed) for target in table.targets for seed in seeds if (target, seed) not in own]
+        cells = [(target, seed) for target in table.targets for seed in seeds]
+        missing = [cell for cell in cells if cell not in kept]
         if missing:
-            raise SystemExit(f"{row.title} lacks {missing}")
-        rows.append(MeasuredRow(row, own, ()))
+            print(f"{row.title} lacks {missing}")
+            unfinished += of_row
+        else:
+            rows.append(MeasuredRow(row, {cell: kept[cell] for cell in cells}, ()))
     shared = {
         name: {run[name] for run in runs} for name in ("steps", "preset", "selection", "backbone", "protocol")
     }
@@ -70,7 +86,7 @@ def table_of(name: str, runs: list[dict[str, Any]]) -> Reproduction:
         f"deviation over {len(seeds)} seeds; {backbone} from {runs[0]['weights']}, preset {preset}, "
         f"{steps} steps, selected by {selection}, {protocol}. p: paired t-test over targets and seeds."
     )
-    return Reproduction(table, table.targets, tuple(rows), caption)
+    return Reproduction(table, table.targets, tuple(rows), caption), unfinished
 
 
 def main() -> None:
@@ -84,6 +100,7 @@ def main() -> None:
     of_lists.add_argument("table")
     of_lists.add_argument("out", type=Path)
     of_lists.add_argument("lists", type=Path, nargs="+")
+    of_lists.add_argument("--add", type=Path, metavar="RECORD", help="an earlier record, whose runs are kept")
     for name in ("command", "revision", "device", "note"):
         of_lists.add_argument(f"--{name}", default="")
     arguments = parser.parse_args()
@@ -92,8 +109,14 @@ def main() -> None:
         print(f"{len(record)} runs")
     else:
         runs = [run for path in arguments.lists for run in json.loads(path.read_text())]
+        if arguments.add:
+            earlier = json.loads(arguments.add.read_text())
+            runs = runs_of(earlier, runs[0]) + runs
+        table, unfinished = table_of(arguments.table, runs)
+        if arguments.add and earlier["table"]["caption"] != table.caption:
+            raise SystemExit(f"other runs than those of {arguments.add}: {table.caption}")
         record = {name: getattr(arguments, name) for name in ("command", "revision", "device", "note")}
-        record["table"] = as_json(table_of(arguments.table, runs))
+        record |= {"table": as_json(table), "unfinished": unfinished}
     arguments.out.write_text(json.dumps(record, indent=1) + "\n")
 
 

@@ -80,8 +80,23 @@ def test_runs_become_lists_and_lists_a_table(tmp_path: Path, capsys: pytest.Capt
     record = json.loads(out.read_text())
     (row,) = record["table"]["rows"]
     assert (record["command"], row["algorithm"], len(row["runs"])) == ("metavib train", "erm", 6)
-    fewer = tmp_path / "fewer.json"
-    fewer.write_text(json.dumps(json.loads(listed.read_text())[1:]))
-    finished = called("gathered_runs.py", "table", "rotated-mnist", out, fewer)
-    assert finished.returncode == 1
-    assert "ERM lacks [('0', 0)]" in finished.stderr
+
+    whole = json.loads(listed.read_text())
+    parts = [tmp_path / "first.json", tmp_path / "second.json"]
+    for part, own in zip(parts, (whole[1:], [run | {"algorithm": "vib"} for run in whole[2:]]), strict=True):
+        part.write_text(json.dumps(own))
+    finished = called("gathered_runs.py", "table", "rotated-mnist", out, *parts)
+    assert finished.stdout == "ERM lacks [('0', 0)]\nVIB lacks [('0', 0), ('15', 0)]\n", finished.stderr
+    record = json.loads(out.read_text())
+    assert (record["table"]["rows"], len(record["unfinished"])) == ([], 9)  # in no table, and not lost
+
+    parts[0].write_text(json.dumps([whole[0]]))
+    finished = called("gathered_runs.py", "table", "rotated-mnist", out, parts[0], "--add", out)
+    assert finished.returncode == 0, finished.stderr
+    added = json.loads(out.read_text())
+    assert (added["table"]["rows"], len(added["unfinished"])) == ([row], 4)
+
+    parts[0].write_text(json.dumps([whole[0] | {"steps": 3}]))
+    finished = called("gathered_runs.py", "table", "rotated-mnist", out, parts[0], "--add", out)
+    assert finished.returncode == 1  # other runs than those that are there
+    assert json.loads(out.read_text()) == added
