@@ -703,7 +703,8 @@ TABLES: dict[str, Callable[[], str]] = {
         for name in ALGORITHMS
     },
     **{
-        f"equal budgets on PACS: {name}": functools.partial(equal_row, PACS, "PACS", name) for name in PACS_PAGES
+        f"equal budgets on PACS: {name}": functools.partial(equal_row, PACS, "PACS", name)
+        for name in PACS_PAGES
     },
     "equal tuning": lambda: equal_tuning(
         "rotated-mnist-equal-tuning",

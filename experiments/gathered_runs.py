@@ -2,10 +2,10 @@
 
     python experiments/gathered_runs.py list OUT.json RUNS...  # what a table keeps of the runs in these folders
     python experiments/gathered_runs.py table TABLE OUT.json LISTS... --command ... --revision ... --device ...
-    python experiments/gathered_runs.py table TABLE OUT.json LISTS... --add RECORD.json ...  # to what it has already
+    python experiments/gathered_runs.py table TABLE OUT.json LISTS... --add RECORD.json ...  # to what it has
 
-`metavib reproduce` writes the same table where it trained all of it. A row that lacks some cells is in no table: its
-runs wait under "unfinished" until others are added.
+`metavib reproduce` writes the same table where it trained all of it. A row that lacks some cells is in no table:
+its runs wait under "unfinished" until others are added.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def listed(folder: Path) -> list[dict[str, Any]]:
 
 
 def runs_of(record: dict[str, Any], like: dict[str, Any]) -> list[dict[str, Any]]:
-    """The runs of a record, by what all runs of a table share with one of them (its caption has to say the same)."""
+    """The runs of a record, with what all runs of a table share as `like` has it; `main` compares the captions."""
     runs = list(record.get("unfinished", []))
     for row in record["table"]["rows"]:
         own = {"algorithm": row["algorithm"], "average": row["settings"].get("average", "none")}

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from metavib.algorithms import ALGORITHMS
-from metavib.algorithms.metavib import VIB, MetaVIB
 from metavib.data.catalog import NAMES
 from metavib.experiment import experiment_from
 from metavib.networks.backbones import BACKBONES

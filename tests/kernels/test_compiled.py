@@ -155,7 +155,17 @@ def launched() -> list[str]:
     }
     return sorted(
         found
-        - {"_first_patch", "_sampled", "_place", "_between", "_factor", "_brightened", "_grey", "_window", "_put"}
+        - {
+            "_first_patch",
+            "_sampled",
+            "_place",
+            "_between",
+            "_factor",
+            "_brightened",
+            "_grey",
+            "_window",
+            "_put",
+        }
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from metavib.data.dataset import Dataset, File, FileDataset
 from metavib.data.folder import scan_classes
@@ -74,7 +75,7 @@ def _names_in(path: Path) -> list[str]:
 
 
 def _stem(path: str) -> str:
-    return str(PurePosixPath(path).with_suffix(""))
+    return posixpath.splitext(posixpath.normpath(path))[0]  # pathlib takes ten times as long for thousands
 
 
 def _few(names: Sequence[str]) -> str:

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from metavib.functional.stacked_functions import run_by_run
 from metavib.shapes import Float
 
+Step = tuple[list[int], list[int]]  # stride and padding
+
 _CHANNELS_AT_A_TIME = 16
 _UNCHANGED = ([1, 1], False, [0, 0], 1)  # dilation, transposed, padding of the output, groups
 
@@ -30,16 +32,14 @@ def convolution_of_any_order(
     return _Convolution.apply(maps, weight, (list(stride), list(padding)))
 
 
-Step = tuple[list[int], list[int]]  # stride and padding
-
-
 def folded(
-    images: Float[Tensor, "batch channels height width"], weight: Float[Tensor, "outputs channels kernel kernel"]
+    images: Float[Tensor, "batch channels height width"],
+    weight: Float[Tensor, "outputs channels kernel kernel"],
 ) -> tuple[Float[Tensor, "batch folded _ _"], Float[Tensor, "outputs folded _ _"]]:
     """Images of even sides and weights whose convolution with stride 1 is that of the given ones with stride 2.
 
-    Each square of 2 x 2 pixels becomes one pixel with four times the channels, and zeros fill them up to the number
-    that tensor cores take at a time: of three channels they would waste most.
+    Each square of 2 x 2 pixels becomes one pixel with four times the channels, and zeros fill them up to the
+    number that tensor cores take at a time: of three channels they would waste most.
     """
     batch, channels, height, width = images.shape
     missing = -4 * channels % _CHANNELS_AT_A_TIME

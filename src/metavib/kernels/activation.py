@@ -113,7 +113,9 @@ def _activate_pooled(
 
 
 @triton.jit
-def _window(gradients, places, n, y, x, inside, channel, WIDTH, OFFSET, HALF: tl.constexpr, CHANNELS: tl.constexpr):
+def _window(
+    gradients, places, n, y, x, inside, channel, WIDTH, OFFSET, HALF: tl.constexpr, CHANNELS: tl.constexpr
+):
     """Of this pooled value of each image: the place that it came from, and the gradient that came to it."""
     seen = inside & ((y >= 0) & (x >= 0) & (y < HALF) & (x < HALF))[:, None]
     row = ((n * HALF + y) * HALF + x).to(tl.int64)[:, None]
@@ -160,8 +162,20 @@ def _activate_pooled_backward(
         upper_left = tl.where(place == 0, came, 0.0)
         upper_right = tl.where(place == 1, came, 0.0)
         lower_left = tl.where(place == 3, came, 0.0)
-        _put(scattered, tl.where(place == 4, came, 0.0), n, 2 * y + 1, 2 * x + 1, inside, channel, SIDE, CHANNELS)
-        total += tl.sum(tl.where(place == NOWHERE, 0.0, came), axis=0)  # each window is the first of one square
+        _put(
+            scattered,
+            tl.where(place == 4, came, 0.0),
+            n,
+            2 * y + 1,
+            2 * x + 1,
+            inside,
+            channel,
+            SIDE,
+            CHANNELS,
+        )
+        total += tl.sum(
+            tl.where(place == NOWHERE, 0.0, came), axis=0
+        )  # each window is the first of one square
         place, came = _window(gradients, places, n, y, x - 1, inside, channel, WIDTH, OFFSET, HALF, CHANNELS)
         upper_left += tl.where(place == 2, came, 0.0)
         lower_left += tl.where(place == 5, came, 0.0)
@@ -170,7 +184,9 @@ def _activate_pooled_backward(
         upper_left += tl.where(place == 6, came, 0.0)
         upper_right += tl.where(place == 7, came, 0.0)
         _put(scattered, upper_right, n, 2 * y, 2 * x + 1, inside, channel, SIDE, CHANNELS)
-        place, came = _window(gradients, places, n, y - 1, x - 1, inside, channel, WIDTH, OFFSET, HALF, CHANNELS)
+        place, came = _window(
+            gradients, places, n, y - 1, x - 1, inside, channel, WIDTH, OFFSET, HALF, CHANNELS
+        )
         upper_left += tl.where(place == 8, came, 0.0)
         _put(scattered, upper_left, n, 2 * y, 2 * x, inside, channel, SIDE, CHANNELS)
     tl.store(partial + share * CHANNELS + channel, total, mask=channel < CHANNELS)

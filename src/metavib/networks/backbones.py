@@ -205,7 +205,9 @@ class SqueezeNet(Staged):
         assert layer.bias is not None
         assert not isinstance(layer.padding, str)
         weight, stride = layer.weight.to(maps.dtype), layer.stride
-        if layer.in_channels == self.channels and maps.shape[-1] % 2 == 0:  # the first: of three channels, stride 2
+        if (
+            layer.in_channels == self.channels and maps.shape[-1] % 2 == 0
+        ):  # the first: of three channels, stride 2
             (maps, weight), stride = folded(maps, weight), (1, 1)
         convolution = convolution_of_any_order if self.twice_differentiable else nn.functional.conv2d
         return convolution(maps, weight, stride=stride, padding=layer.padding), layer.bias
