@@ -10,6 +10,7 @@ import torch
 
 from metavib import checkpoint, grid, runner
 from metavib.cli import main
+from metavib.data.storage import ImageStore
 from metavib.errors import UserError
 from metavib.grid import run_grid
 from metavib.run_directory import RunDirectory
@@ -108,6 +109,17 @@ def test_runs_that_may_not_be_stacked_are_trained_apart(cell, widths):
     cells = [cell("art"), cell("art", weight_decay=0.1), cell("photo"), cell("art", algorithm="vib")]
     assert [one.cell for one in trained(cells, 4)] == cells
     assert sorted(widths) == [1, 1, 2]
+
+
+def test_runs_of_the_same_images_read_them_once(cell, monkeypatch):
+    read = []  # of how many domains at a time
+    read_all = ImageStore._read_all
+    monkeypatch.setattr(ImageStore, "_read_all", lambda own: read.append(len(own.parts)) or read_all(own))
+    done = trained([*(cell("art", seed) for seed in (1, 2, 3)), cell("photo", 1)], batch=1)
+    # The sources, then the target of each run at its end; the last run has other sources.
+    assert read == [3, 1, 1, 1, 3, 1]
+    alone = trained([cell("art", 3, place="alone")])
+    assert done[2].results == alone[0].results
 
 
 def test_progress_counts_the_steps_of_all_runs(cell):

@@ -22,12 +22,11 @@ from metavib import atomic
 from metavib import checkpoint as checkpoints
 from metavib.capacity import width_of
 from metavib.cells import Cell, stackable_groups
-from metavib.data.dataset import Dataset
 from metavib.errors import UserError
 from metavib.evaluate import AstrayError
 from metavib.optimization import NonFiniteError
 from metavib.run_directory import RunDirectory
-from metavib.runner import Surroundings, open_run, take, train_and_measure
+from metavib.runner import Known, Surroundings, open_run, take, train_and_measure
 from metavib.trainer import Progress, identity_of, slice_checkpoint
 
 
@@ -85,7 +84,7 @@ def _run_taken(
     left = [cell for cell in cells if cell.out not in done]
     steps = {cell.out: cell.experiment.training.steps for cell in cells}
     total, behind = sum(steps.values()), sum(steps[path] for path in done)
-    known: dict[tuple[str, str, int], Dataset] = {}
+    known = Known()
     for stack in _stacks(cells, left, surroundings, batch):
 
         def show(progress: Progress, behind: int = behind, stack: Sequence[Cell] = stack) -> None:
@@ -142,9 +141,7 @@ def _take_out(folder: Path, identities: Sequence[str], waiting: dict[str, Cell])
                 checkpoints.save(RunDirectory(waiting[identity].out).checkpoints, own, identity)
 
 
-def _run_stack(
-    stack: Sequence[Cell], surroundings: Surroundings, known: dict[tuple[str, str, int], Dataset]
-) -> list[Done]:
+def _run_stack(stack: Sequence[Cell], surroundings: Surroundings, known: Known) -> list[Done]:
     """Train one stack; one that does not fit into memory is divided."""
     try:
         return _train_stack(stack, surroundings, known)
@@ -173,9 +170,7 @@ def _folder(stack: Sequence[Cell]) -> Path:
     return stack[0].out.parent / ".stacks" / identity_of([cell.experiment for cell in stack])
 
 
-def _train_stack(
-    stack: Sequence[Cell], surroundings: Surroundings, known: dict[tuple[str, str, int], Dataset]
-) -> list[Done]:
+def _train_stack(stack: Sequence[Cell], surroundings: Surroundings, known: Known) -> list[Done]:
     if len(stack) == 1:
         (cell,) = stack
         opened = open_run(cell.experiment, RunDirectory(cell.out), surroundings, known)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from metavib.data.dataset import Dataset
 from metavib.data.dataset import Progress as Reading
 from metavib.data.prepared import open_sources, open_target
 from metavib.data.splits import Split
+from metavib.data.storage import Shelf
 from metavib.errors import UserError
 from metavib.evaluate import AstrayError, Embedded, embed, measure
 from metavib.experiment import Experiment
@@ -46,6 +47,14 @@ class Surroundings:
     show: Callable[[Progress], None] = lambda progress: None
     say: Callable[[str], None] = lambda text: None
     processes: Processes = ALONE  # that train the run together, each with surroundings of its own
+
+
+@dataclass(frozen=True)
+class Known:
+    """What earlier runs of a grid have opened: images that runs share are read once."""
+
+    datasets: dict[tuple[str, str, int], Dataset] = field(default_factory=dict)
+    shelf: Shelf = field(default_factory=Shelf)
 
 
 @dataclass(frozen=True)
@@ -98,17 +107,14 @@ def open_run(
     experiment: Experiment,
     directory: RunDirectory,
     surroundings: Surroundings,
-    known: dict[tuple[str, str, int], Dataset] | None = None,
+    known: Known | None = None,
 ) -> Opened:
-    """Open the images of a run, before anything is written, so that a bad folder leaves nothing behind.
-
-    `known` are the datasets that earlier runs of a grid have opened: images that runs share are read once.
-    """
-    known = {} if known is None else known
+    """Open the images of a run, before anything is written, so that a bad folder leaves nothing behind."""
+    known = known or Known()
     key = (experiment.dataset, experiment.protocol, experiment.seed)
-    if key not in known:
-        known[key] = experiment.dataset_in(surroundings.data_root)
-    dataset = known[key]
+    if key not in known.datasets:
+        known.datasets[key] = experiment.dataset_in(surroundings.data_root)
+    dataset = known.datasets[key]
     split = experiment.split_of(dataset)
     check_episode(experiment, split)
     algorithm = prepared_algorithm(experiment, len(split.classes), len(split.train), surroundings)
@@ -119,6 +125,7 @@ def open_run(
         surroundings.device,
         skip_bad=surroundings.skip_bad,
         progress=surroundings.reading,
+        shelf=known.shelf,
     )
     check_selection(experiment, sources)
     peeked = None

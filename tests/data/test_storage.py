@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from metavib.data import storage
-from metavib.data.storage import ImageStore, free_memory, joined
+from metavib.data.storage import ImageStore, Shelf, free_memory, joined
 from metavib.data.transforms import Preprocessing
 from metavib.errors import UserError
 
@@ -118,6 +118,30 @@ def test_a_resident_store_is_a_copy(parts: list[np.ndarray]) -> None:
     for part in writable:
         part[:] = 0
     assert torch.equal(store.gather(torch.arange(8)), before)
+
+
+# --- images that runs share --------------------------------------------------------------------------------
+
+
+def test_a_shelf_hands_out_the_last_store_for_the_same_files_and_a_new_one_for_others(
+    parts: list[np.ndarray],
+) -> None:
+    shelf = Shelf()
+    store = shelf.store(parts[:2], CPU, 3)
+    opened_again = [np.load(str(part.filename), mmap_mode="r") for part in parts[:2]]  # type: ignore[attr-defined]
+    assert shelf.store(opened_again, CPU, 3) is store
+    for others, channels in ((parts[:2], 1), (parts[1::-1], 3), (parts, 3), (parts[:1], 3)):
+        new = shelf.store(others, CPU, channels)
+        assert new is not store
+        assert (len(new), new.shape[0]) == (sum(map(len, others)), channels)
+    assert shelf.store(parts[:2], CPU, 3) is not store  # only the last one is kept
+
+
+def test_a_shelf_tells_arrays_apart_that_are_no_files(parts: list[np.ndarray]) -> None:
+    shelf, arrays = Shelf(), [np.asarray(part).copy() for part in parts[:2]]
+    store = shelf.store(arrays, CPU, 1)
+    assert shelf.store(arrays, CPU, 1) is store
+    assert shelf.store([array.copy() for array in arrays], CPU, 1) is not store
 
 
 # --- images that do not fit -------------------------------------------------------------------------------

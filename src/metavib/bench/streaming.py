@@ -25,7 +25,7 @@ from metavib.networks.backbone import PIXELS, Backbone
 from metavib.networks.backbones import BACKBONES
 from metavib.program import Program
 from metavib.run_directory import RunDirectory
-from metavib.runner import Surroundings, open_run, train_and_measure
+from metavib.runner import Known, Surroundings, open_run, train_and_measure
 
 CLASSES = 7
 _WRITTEN_AT_ONCE = 64  # images
@@ -148,9 +148,7 @@ def limited_run(
     surroundings, directory = Surroundings(torch.device("cpu")), RunDirectory(out)
     began = peak()
     with limited_to(None if memory is None else str(memory)):
-        known: dict[tuple[str, str, int], Dataset] = {
-            (experiment.dataset, experiment.protocol, experiment.seed): dataset
-        }
+        known = Known({(experiment.dataset, experiment.protocol, experiment.seed): dataset})
         opened = open_run(experiment, directory, surroundings, known)
         results = train_and_measure([opened], directory.checkpoints, surroundings)
     model = (directory.model / "model.safetensors").read_bytes()

@@ -14,7 +14,7 @@ from torch import Tensor
 from metavib.data.dataset import Dataset, DomainImages, Listing, Progress
 from metavib.data.episodes import Source
 from metavib.data.splits import Split, separate
-from metavib.data.storage import Batch, ImageStore
+from metavib.data.storage import Batch, ImageStore, Shelf
 from metavib.data.transforms import Preprocessing
 from metavib.errors import UserError
 
@@ -54,8 +54,9 @@ def open_sources(
     *,
     skip_bad: bool,
     progress: Progress | None = None,
+    shelf: Shelf | None = None,
 ) -> Sources:
-    """Open the source domains, and no image of the target."""
+    """Open the source domains, and no image of the target. Those on the shelf are not read again."""
     train: list[list[int]] = []
     validation: list[int] = []
     labels: list[int] = []
@@ -84,7 +85,7 @@ def open_sources(
         "content": _content(digests),
     }
     validation = [validation[index] for index in apart]
-    store = ImageStore(opened, device, channels=preprocessing.channels)
+    store = (shelf or Shelf()).store(opened, device, preprocessing.channels)
     return Sources(
         Source(store, preprocessing, train, labels, len(split.classes)),
         _labelled_rows(store, preprocessing, validation, [labels[row] for row in validation]),

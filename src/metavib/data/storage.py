@@ -183,6 +183,22 @@ class ImageStore:
         return min(max(2**25 // values, 64), 4096)
 
 
+class Shelf:
+    """Where a grid keeps the store of its last run: the next run of the same images finds them on the device."""
+
+    def __init__(self) -> None:
+        self._of: tuple[object, ...] = ()
+        self._store: ImageStore | None = None
+
+    def store(self, parts: Sequence[np.ndarray], device: torch.device, channels: int) -> ImageStore:
+        """A store of these images: the last one, or a new one in its place."""
+        of = (device, channels, *((file_under(part) or id(part), len(part)) for part in parts))
+        if self._store is None or of != self._of:
+            self._store = None  # what it holds is free before more is taken
+            self._of, self._store = of, ImageStore(parts, device, channels=channels)
+        return self._store
+
+
 def joined(stores: Sequence[ImageStore]) -> tuple[ImageStore, list[Int[np.ndarray, "images"]]]:
     """One store with the images of several, those that they share only once; and where each one's are now."""
     parts: dict[int, np.ndarray] = {}
