@@ -165,13 +165,14 @@ class ImageStore:
         """All images in one tensor on the device, without a second copy of them on the way."""
         whole = torch.empty((len(self), *self.shape), dtype=self._room(0).dtype, device=self.device)
         at_once = max(1, READ_AT_ONCE * len(self) // max(1, self.nbytes))
+        room = None if self.device.type == "cpu" else self._room(min(at_once, len(self))).pin_memory()
         for start in range(0, len(self), at_once):
             rows = torch.arange(start, min(start + at_once, len(self)))
             place = whole[start : start + at_once]
-            if self.device.type == "cpu":
+            if room is None:
                 self.gather_on_host(rows, place)
             else:
-                place.copy_(self.gather_on_host(rows))
+                place.copy_(self.gather_on_host(rows, room[: len(rows)]))
         return whole
 
     @property
