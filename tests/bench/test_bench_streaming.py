@@ -13,8 +13,8 @@ import torch
 
 from metavib.bench.streaming import CLASSES, Filed, Glance, streamed
 
-# Bytes that the run may take beyond what Python and torch take before it begins. Its peak varies by 50 MiB from one
-# run to the next, and with 128 MiB it was a mebibyte above the limit once.
+# Bytes that the run may take beyond what Python and torch take before it begins. Its peak varies by 50 MiB from
+# one run to the next, and with 128 MiB it was a mebibyte above the limit once.
 ROOM = 160 << 20
 PER_CLASS = (
     4 * ROOM // (4 * CLASSES * 3 * Glance.image_size**2) + 1
