@@ -24,6 +24,7 @@ from metavib.reproduction_formats import body
 from metavib.terminal import mean_and_deviation
 
 ROOT = Path(__file__).parents[1]
+ROTATED, PACS = "rotated-mnist-equal", "pacs-equal"  # the records of all methods with one budget
 
 
 def record(name: str) -> dict[str, Any]:
@@ -64,7 +65,7 @@ def whole_table() -> str:
 
 
 def equal_table(name: str) -> str:
-    """By `--preset equal`: the methods that were measured, the paper's numbers of them below."""
+    """By `--preset equal`: the rows that were measured, the paper's numbers of them below."""
     header, rows = body(_equal(name))
     measured = {f"{row.row.title}, paper" for row in _equal(name).rows}
     kept = [row for row in rows if not row[0].endswith(", paper") or row[0] in measured]
@@ -86,7 +87,7 @@ def equal_calibration(name: str) -> str:
 
 def overview() -> str:
     """All methods by `--preset equal` in a line each, the best on digits first."""
-    digits, photographs = _equal("rotated-mnist-equal"), _equal("pacs-equal")
+    digits, photographs = _equal(ROTATED), _equal(PACS)
     of_photographs = {row.row.title: row for row in photographs.rows}
     lines = []
     for row in sorted(digits.rows, key=lambda row: -statistics.mean(row.by_seed(digits.targets))):
@@ -115,12 +116,6 @@ def _by_seed(values: Mapping[tuple[str, int], float], targets: Sequence[str]) ->
 
 def _equal(name: str) -> Reproduction:
     return from_json(record(name)["table"])
-
-
-def beta_rotated_mnist() -> str:
-    """MetaVIB by beta, ours and the paper's."""
-    header, rows = body(from_json(record("beta-rotated-mnist-equal")["table"]))
-    return markdown([_degrees(name) for name in header], rows)
 
 
 def equal_tuning(name: str, rounds: Sequence[str]) -> str:
@@ -160,7 +155,7 @@ def paper_settings() -> str:
 def ablation_pacs() -> str:
     """PACS by `--preset equal`, ours beside the paper's ablation."""
     table = table_named("ablation-pacs")
-    measured = {row.row.algorithm: row for row in _equal("pacs-equal").rows}
+    measured = {row.row.algorithm: row for row in _equal(PACS).rows}
     rows = tuple(MeasuredRow(row, measured[row.algorithm].runs, failures=()) for row in table.rows)
     header, lines = body(Reproduction(table, table.targets, rows, caption=""))
     return markdown(header, lines)
@@ -687,9 +682,7 @@ def scaling_gpus() -> str:
     return markdown([*header, "3 x 64 images a GPU, ms", "x one GPU"], rows)
 
 
-# The rivals whose pages have their row.
-ROTATED, PACS = "rotated-mnist-equal", "pacs-equal"
-PACS_PAGES = ("erm", "baseline", "vib", "metavib")  # the methods that were measured there
+PACS_PAGES = ("erm", "baseline", "vib", "metavib")  # of the methods that were measured there
 
 TABLES: dict[str, Callable[[], str]] = {
     "demo": demo,
@@ -715,7 +708,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "equal tuning on PACS, before": lambda: equal_tuning(
         "pacs-equal-tuning", ["pacs-budget", "pacs, rates of ERM"]
     ),
-    "beta-rotated-mnist": beta_rotated_mnist,
+    "beta-rotated-mnist": lambda: equal_table("beta-rotated-mnist-equal"),
     "rotated-mnist by the paper's settings": paper_settings,
     "ablation-pacs": ablation_pacs,
     "pacs ece": lambda: equal_calibration(PACS),
