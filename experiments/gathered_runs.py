@@ -15,7 +15,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from metavib.paper import table_named
+from metavib.paper import Row, Table, table_named
 from metavib.reproduction import MeasuredRow, Reproduction, as_json, rows_to_measure, run_record
 
 KEPT = (
@@ -36,7 +36,9 @@ def listed(folder: Path) -> list[dict[str, Any]]:
     runs = []
     for path in sorted(folder.rglob("results.json")):
         results = json.loads(path.read_text())
-        runs.append({name: results[name] for name in (*KEPT, "protocol")} | run_record(results))
+        method = json.loads((path.parent / "experiment.json").read_text())["experiment"]["method"]
+        kept = {name: results[name] for name in (*KEPT, "protocol")}
+        runs.append(kept | run_record(results) | {"method": method})
     return runs
 
 
@@ -44,26 +46,45 @@ def runs_of(record: dict[str, Any], like: dict[str, Any]) -> list[dict[str, Any]
     """The runs of a record, with what all runs of a table share as `like` has it; `main` compares the captions."""
     runs = list(record.get("unfinished", []))
     for row in record["table"]["rows"]:
-        own = {"algorithm": row["algorithm"], "average": row["settings"].get("average", "none")}
+        method = {name: value for name, value in row["settings"].items() if name != "average"}
+        own = {
+            "algorithm": row["algorithm"],
+            "average": row["settings"].get("average", "none"),
+            "method": method,
+        }
         for run in row["runs"]:
             runs.append(like | run | own | {"unseen_domain": run["target"]})
     return runs
 
 
-def table_of(name: str, runs: list[dict[str, Any]]) -> tuple[Reproduction, list[dict[str, Any]]]:
-    """The table that the runs make, rows as `metavib reproduce` orders them; and the runs of unfinished rows."""
-    table = table_named(name)
+def belongs(run: dict[str, Any], row: Row) -> bool:
+    """Whether a run is of this row: its algorithm, its averaging, and the settings that make the row."""
+    settings = {"average": "none"} | dict(row.settings)
+    if (run["algorithm"], run["average"]) != (row.algorithm, settings.pop("average")):
+        return False
+    return all(run["method"][name] == value for name, value in settings.items())
+
+
+def ordered_rows(table: Table, runs: list[dict[str, Any]]) -> tuple[Row, ...]:
+    """The rows that the runs are of, as `metavib reproduce` orders them."""
+    if any(row.settings.keys() - {"average"} for row in table.rows):
+        return rows_to_measure(table, None)
     averaged = {run["algorithm"] for run in runs if run["average"] != "none"}
     plain = {run["algorithm"] for run in runs if run["average"] == "none"}
     names = [row.algorithm for row in rows_to_measure(table, None) if row.algorithm and not row.settings]
     names += [own for own in sorted(plain) if own not in names]
     ordered = [own for own in names if own in plain] + [f"{own}+swad" for own in sorted(averaged)]
+    return rows_to_measure(table, ordered)
+
+
+def table_of(name: str, runs: list[dict[str, Any]]) -> tuple[Reproduction, list[dict[str, Any]]]:
+    """The table that the runs make, rows as `metavib reproduce` orders them; and the runs of unfinished rows."""
+    table = table_named(name)
     rows: list[MeasuredRow] = []
     unfinished: list[dict[str, Any]] = []
     seeds = sorted({run["seed"] for run in runs})
-    for row in rows_to_measure(table, ordered):
-        average = row.settings.get("average", "none")
-        of_row = [run for run in runs if (run["algorithm"], run["average"]) == (row.algorithm, average)]
+    for row in ordered_rows(table, runs):
+        of_row = [run for run in runs if belongs(run, row)]
         kept = {
             (run["unseen_domain"], run["seed"]): {
                 key: run[key] for key in ("experiment", "split", "unseen", "source_validation")
@@ -81,9 +102,10 @@ def table_of(name: str, runs: list[dict[str, Any]]) -> tuple[Reproduction, list[
         name: {run[name] for run in runs} for name in ("steps", "preset", "selection", "backbone", "protocol")
     }
     (steps,), (preset,), (selection,), (backbone,), (protocol,) = shared.values()  # one of each, or an error
+    of_seeds = f"{len(seeds)} seed" + ("s" if len(seeds) > 1 else "")
     caption = (
         f"{table.name} (the paper's {table.label}): class-averaged accuracy on the unseen domain in %, mean and "
-        f"deviation over {len(seeds)} seeds; {backbone} from {runs[0]['weights']}, preset {preset}, "
+        f"deviation over {of_seeds}; {backbone} from {runs[0]['weights']}, preset {preset}, "
         f"{steps} steps, selected by {selection}, {protocol}. p: paired t-test over targets and seeds."
     )
     return Reproduction(table, table.targets, tuple(rows), caption), unfinished

@@ -100,3 +100,17 @@ def test_runs_become_lists_and_lists_a_table(tmp_path: Path, capsys: pytest.Capt
     finished = called("gathered_runs.py", "table", "rotated-mnist", out, parts[0], "--add", out)
     assert finished.returncode == 1  # other runs than those that are there
     assert json.loads(out.read_text()) == added
+
+    of_betas = [
+        run | {"algorithm": "metavib", "method": {"beta": beta}} for beta in (1, 0.1) for run in whole
+    ]
+    listed.write_text(json.dumps(of_betas[:-1]))
+    finished = called("gathered_runs.py", "table", "beta-rotated-mnist", out, listed)
+    assert finished.returncode == 0, finished.stderr
+    record = json.loads(out.read_text())
+    (row,) = record["table"]["rows"]  # rows that a setting makes
+    assert (row["settings"], len(row["runs"]), len(record["unfinished"])) == ({"beta": 1}, 6, 5)
+    listed.write_text(json.dumps(of_betas[-1:]))
+    finished = called("gathered_runs.py", "table", "beta-rotated-mnist", out, listed, "--add", out)
+    rows = json.loads(out.read_text())["table"]["rows"]
+    assert [row["settings"] for row in rows] == [{"beta": 1}, {"beta": 0.1}], finished.stderr
