@@ -6,8 +6,9 @@ Memory is measured by the losses of a run, time by a few steps of a stack.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -24,11 +25,13 @@ from metavib.program import Program, Trainee, sampler_of
 from metavib.randomness import normal
 from metavib.run_checks import check_directory
 from metavib.run_directory import RunDirectory
-from metavib.runner import Surroundings, open_run
+from metavib.runner import Known, Surroundings, open_run
+from metavib.trainer import Stopped
 
 WIDEST = 128  # more runs than this fill any GPU, and their checkpoint would be large
 SHARE_OF_FREE_MEMORY = 0.7
 PROBED_STEPS = 6  # of each kind of run, before and while an estimate is timed
+PROBED_SECONDS = 2.0  # or as few as begin in this time; on a GPU the first steps are no measure
 
 
 def pays(experiment: Experiment, device: torch.device) -> bool:
@@ -36,7 +39,9 @@ def pays(experiment: Experiment, device: torch.device) -> bool:
     return device.type == "cuda" and BACKBONES[experiment.backbone].small
 
 
-def width_of(cells: Sequence[Cell], surroundings: Surroundings, batch: int | None) -> int:
+def width_of(
+    cells: Sequence[Cell], surroundings: Surroundings, batch: int | None, known: Known | None = None
+) -> int:
     """How many of these runs are trained at a time."""
     if len(cells) == 1 or batch == 1:
         return 1
@@ -44,7 +49,7 @@ def width_of(cells: Sequence[Cell], surroundings: Surroundings, batch: int | Non
         return batch
     if not pays(cells[0].experiment, surroundings.device):
         return 1
-    opened = open_run(cells[0].experiment, RunDirectory(cells[0].out), surroundings)
+    opened = open_run(cells[0].experiment, RunDirectory(cells[0].out), surroundings, known)
     fits = int(SHARE_OF_FREE_MEMORY * free_memory(surroundings.device) / memory_of(opened.run))
     widest = max(1, min(fits, WIDEST, len(cells)))
     parts = -(-len(cells) // widest)
@@ -96,33 +101,44 @@ class Estimate(NamedTuple):
     gigabytes: float | None
 
 
-def estimate(cells: Sequence[Cell], surroundings: Surroundings, *, batch: int | None) -> Estimate:
+def estimate(
+    cells: Sequence[Cell],
+    surroundings: Surroundings,
+    *,
+    batch: int | None,
+    probed: Callable[[int, int], None] = lambda done, kinds: None,
+) -> Estimate:
     """Time and memory from a few steps of one run of each kind, for all of them as they would be stacked.
 
     Runs that were begun count as a whole. Nothing is written.
     """
     left = [cell for cell in cells if check_directory(RunDirectory(cell.out), cell.experiment) is None]
-    seconds, memory = 0.0, 0
-    for group in stackable_groups(left):
-        width = width_of(group, surroundings, batch)
+    seconds, memory, known = 0.0, 0, Known()
+    groups = list(stackable_groups(left))
+    for done, group in enumerate(groups, start=1):
+        width = width_of(group, surroundings, batch, known)
         stack = [
-            open_run(cell.experiment, RunDirectory(cell.out), surroundings).run for cell in group[:width]
+            open_run(cell.experiment, RunDirectory(cell.out), surroundings, known).run
+            for cell in group[:width]
         ]
         memory = max(memory, len(stack) * memory_of(stack[0]))
         steps = group[0].experiment.training.steps
-        seconds += -(-len(group) // width) * steps * _seconds_a_step(Program(stack))
+        seconds += -(-len(group) // width) * steps * _seconds_a_step(Program(stack), surroundings.stop)
         del stack
+        probed(done, len(groups))
     if not left:
         return Estimate(len(cells), len(cells), None, None)
     return Estimate(len(cells), len(cells) - len(left), seconds, memory / 2**30)
 
 
-def _seconds_a_step(program: Program) -> float:
-    count = min(PROBED_STEPS, program.steps)
+def _seconds_a_step(program: Program, stop: Callable[[], bool]) -> float:
+    seconds = PROBED_SECONDS if program.device.type == "cpu" else math.inf
     for _ in range(2):  # the first time chooses and loads kernels
         program.start(0)
         started = time.monotonic()
-        for _ in range(count):
+        while program.done < min(PROBED_STEPS, program.steps) and time.monotonic() - started < seconds:
+            if stop():
+                raise Stopped("stopped before any run began")
             program.step()
         program.values()
-    return (time.monotonic() - started) / count
+    return (time.monotonic() - started) / program.done

@@ -50,6 +50,9 @@ def test_a_run_is_described_with_its_results(metavib, finished):
     assert description["experiment"]["target"] == "sketch"
     assert description["results"] == json.loads((finished.run / "results.json").read_text())
     assert "sketch" in err
+    assert not set('{}[]"') & set(err)  # for people: no JSON
+    measured = description["results"]["unseen"]["accuracy"]
+    assert f"{measured['mean']:.4f} +- {measured['deviation']:.4f}" in err
 
 
 def test_an_unfinished_run_is_described_without_results(metavib, interrupted, training, tmp_path):

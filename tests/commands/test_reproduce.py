@@ -79,6 +79,21 @@ def test_a_plan_trains_and_writes_nothing(call: Callable[..., Any], tmp_path: Pa
     assert not (tmp_path / "out").exists()
 
 
+def test_a_probe_can_be_stopped_too(
+    call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.contextmanager
+    def stop_in_the_second_kind() -> Iterator[Callable[[], bool]]:
+        steps = iter(range(10))  # of one kind there are twice four
+        yield lambda: next(steps, None) is None
+
+    monkeypatch.setattr(reproduce, "stop_requested", stop_in_the_second_kind)
+    status, _, err = call(*FEW_DRAWS)
+    assert status == 130
+    assert "metavib: stopped before any run began" in err
+    assert not (tmp_path / "out").exists()
+
+
 def test_stopped_and_called_again_it_goes_on_and_trains_nothing_twice(
     call: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,12 +102,11 @@ def test_stopped_and_called_again_it_goes_on_and_trains_nothing_twice(
     assert call(*flags, "--out", uninterrupted).status == 0
 
     @contextlib.contextmanager
-    def stop_after_six_steps() -> Iterator[Callable[[], bool]]:
-        steps = iter(range(5))
-        yield lambda: next(steps, None) is None
+    def stop_in_the_second_run() -> Iterator[Callable[[], bool]]:
+        yield lambda: len(runs_in(tmp_path / "out")) == 1
 
     with monkeypatch.context() as patch:
-        patch.setattr(reproduce, "stop_requested", stop_after_six_steps)
+        patch.setattr(reproduce, "stop_requested", stop_in_the_second_run)
         stopped = call(*flags)
     assert stopped.status == 130
     command = stopped.err.partition("the runs are kept. To go on: ")[2].split()

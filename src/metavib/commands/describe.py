@@ -6,6 +6,7 @@ import argparse
 import inspect
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from metavib.recipes import PRESETS
 from metavib.run_directory import RunDirectory, read_json
 from metavib.settings import Settings, describe
 from metavib.terminal import say, table
+
+MEASURE = {"mean", "deviation"}  # of repeats, told as one
 
 DATASETS = {
     "rotated-digits": "scikit-learn's handwritten digits, 1,000 of them at six angles; no download",
@@ -103,10 +106,7 @@ def show(description: dict[str, Any]) -> None:
         elif name == "text":
             say(f"\n{value}")
         elif isinstance(value, dict):
-            say(
-                f"\n{name}:\n"
-                + _left_table(["", ""], [[str(k), _in_words(v)] for k, v in value.items()], head=False)
-            )
+            say(f"\n{name}:\n" + _left_table(["", ""], list(_rows(value)), head=False))
         else:
             say(f"{name}: {_in_words(value)}")
 
@@ -118,10 +118,32 @@ def _left_table(header: list[str], rows: list[list[str]], *, head: bool = True) 
     return "\n".join(f"  {line}" for line in (lines if head else lines[2:]))
 
 
+def _rows(values: dict[str, Any], indent: str = "") -> Iterator[list[str]]:
+    """Names and values, what lies deeper below its name and further to the right."""
+    for name, value in values.items():
+        if isinstance(value, dict) and value.keys() != MEASURE:
+            yield [f"{indent}{name}", ""]
+            yield from _rows(value, f"{indent}  ")
+        else:
+            yield [f"{indent}{name}", _in_words(value)]
+
+
 def _in_words(value: Any) -> str:
-    if isinstance(value, list) and len(value) == QUANTILES and all(isinstance(v, float) for v in value):
-        return f"{value[0]:g} to {value[-1]:g} ({len(value)} quantiles)"
-    return value if isinstance(value, str) else json.dumps(value)
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:.4g}"
+        case {"mean": float(mean), "deviation": float(deviation)}:
+            return f"{mean:.4f} +- {deviation:.4f}"
+        case list() if len(value) == QUANTILES and all(isinstance(v, float) for v in value):
+            return f"{value[0]:g} to {value[-1]:g} ({len(value)} quantiles)"
+        case list():
+            return ", ".join(map(_in_words, value)) or "none"
+        case _:
+            return str(value)
 
 
 def _settings(settings: Settings) -> list[dict[str, Any]]:

@@ -57,7 +57,13 @@ def run(arguments: argparse.Namespace) -> int:
         folds = [fold for one in questions.values() for fold in one.all_folds]
         # Which candidate will be trained is not known yet: one that has results, or else the first stands for it.
         expected = [_likely([own[key] for own in by_candidate]) for key in cells]
-        plan = estimate(list(dict.fromkeys([*folds, *expected])), surroundings, batch=batch)
+        try:
+            with reading_bar("probing kinds of runs") as probed:
+                every = list(dict.fromkeys([*folds, *expected]))
+                plan = estimate(every, surroundings, batch=batch, probed=probed)
+        except Stopped as stopped:
+            say(f"metavib: {stopped}; what is finished is kept. To go on: {resume_command(arguments)}")
+            return 130
         say(in_words(plan))
         if arguments.plan:
             if arguments.json:
