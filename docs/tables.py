@@ -690,6 +690,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "rotated-mnist by equal budgets": lambda: equal_table(ROTATED),
     "rotated-mnist ece by equal budgets": lambda: equal_calibration(ROTATED),
     "rotated-mnist with crops": lambda: equal_table("rotated-mnist-equal-crops"),
+    "rotated-mnist augmented": lambda: equal_table("rotated-mnist-augmented"),
     **{
         f"equal budgets: {name}": functools.partial(equal_row, ROTATED, "Rotated MNIST", name)
         for name in ALGORITHMS
