@@ -55,7 +55,7 @@ def demo() -> str:
 
 def rotated_mnist() -> Reproduction:
     """Rotated MNIST by `--preset fast`."""
-    return from_json(record("rotated-mnist-fast")["table"])
+    return _table_in("rotated-mnist-fast")
 
 
 def whole_table() -> str:
@@ -64,30 +64,30 @@ def whole_table() -> str:
     return markdown([_degrees(name) for name in header], rows)
 
 
-def equal_table(name: str) -> str:
-    """By `--preset equal`: the rows that were measured, the paper's numbers of them below."""
-    header, rows = body(_equal(name))
-    measured = {f"{row.row.title}, paper" for row in _equal(name).rows}
+def measured_table(name: str) -> str:
+    """A record's rows that were measured, the paper's numbers of them below."""
+    header, rows = body(_table_in(name))
+    measured = {f"{row.row.title}, paper" for row in _table_in(name).rows}
     kept = [row for row in rows if not row[0].endswith(", paper") or row[0] in measured]
     return markdown([_degrees(target) for target in header], kept)
 
 
 def equal_row(name: str, title: str, algorithm: str) -> str:
     """One method's row of it; `title` stands for the dataset."""
-    header, rows = body(_equal(name))
+    header, rows = body(_table_in(name))
     own = [row[:-2] for row in rows if row[0] in (TITLES[algorithm], f"{TITLES[algorithm]}, paper")]
     return markdown([title, *(_degrees(target) for target in header[1:-2])], own)
 
 
 def equal_calibration(name: str) -> str:
     """The calibration error of the same runs."""
-    table = _equal(name)
+    table = _table_in(name)
     return by_target(table.targets, {row.row.title: row.of("ece") for row in table.rows})
 
 
 def overview() -> str:
     """All methods by `--preset equal` in a line each, the best on digits first."""
-    digits, photographs = _equal(ROTATED), _equal(PACS)
+    digits, photographs = _table_in(ROTATED), _table_in(PACS)
     of_photographs = {row.row.title: row for row in photographs.rows}
     lines = []
     for row in sorted(digits.rows, key=lambda row: -statistics.mean(row.by_seed(digits.targets))):
@@ -114,7 +114,7 @@ def _by_seed(values: Mapping[tuple[str, int], float], targets: Sequence[str]) ->
     return [statistics.mean(values[target, seed] for target in targets) for seed in seeds]
 
 
-def _equal(name: str) -> Reproduction:
+def _table_in(name: str) -> Reproduction:
     return from_json(record(name)["table"])
 
 
@@ -155,7 +155,9 @@ def paper_settings() -> str:
 def ablation_pacs() -> str:
     """PACS by `--preset equal`, ours beside the paper's ablation."""
     table = table_named("ablation-pacs")
-    measured = {row.row.algorithm: row for row in _equal(PACS).rows if not row.row.settings}  # none averaged
+    measured = {
+        row.row.algorithm: row for row in _table_in(PACS).rows if not row.row.settings
+    }  # none averaged
     rows = tuple(MeasuredRow(row, measured[row.algorithm].runs, failures=()) for row in table.rows)
     header, lines = body(Reproduction(table, table.targets, rows, caption=""))
     return markdown(header, lines)
@@ -687,10 +689,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "rotated-mnist": whole_table,
     "rotated-mnist in short": short_table,
     "overview": overview,
-    "rotated-mnist by equal budgets": lambda: equal_table(ROTATED),
+    "rotated-mnist by equal budgets": lambda: measured_table(ROTATED),
     "rotated-mnist ece by equal budgets": lambda: equal_calibration(ROTATED),
-    "rotated-mnist with crops": lambda: equal_table("rotated-mnist-equal-crops"),
-    "rotated-mnist augmented": lambda: equal_table("rotated-mnist-augmented"),
+    "rotated-mnist with crops": lambda: measured_table("rotated-mnist-equal-crops"),
+    "rotated-mnist augmented": lambda: measured_table("rotated-mnist-augmented"),
     **{
         f"equal budgets: {name}": functools.partial(equal_row, ROTATED, "Rotated MNIST", name)
         for name in ALGORITHMS
@@ -707,10 +709,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "equal tuning on PACS, before": lambda: equal_tuning(
         "pacs-equal-tuning", ["pacs-budget", "pacs, rates of ERM"]
     ),
-    "beta-rotated-mnist": lambda: equal_table("beta-rotated-mnist-equal"),
-    "beta-pacs": lambda: equal_table("beta-pacs-equal"),
-    "samples-pacs": lambda: equal_table("samples-pacs-equal"),
-    "pacs by equal budgets": lambda: equal_table(PACS),
+    "beta-rotated-mnist": lambda: measured_table("beta-rotated-mnist-equal"),
+    "beta-pacs": lambda: measured_table("beta-pacs-equal"),
+    "samples-pacs": lambda: measured_table("samples-pacs-equal"),
+    "pacs by equal budgets": lambda: measured_table(PACS),
     "rotated-mnist by the paper's settings": paper_settings,
     "ablation-pacs": ablation_pacs,
     "pacs ece": lambda: equal_calibration(PACS),

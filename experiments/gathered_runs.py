@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from metavib.paper import Row, Table, table_named
-from metavib.reproduction import MeasuredRow, Reproduction, as_json, rows_to_measure, run_record
+from metavib.reproduction import (
+    Choices,
+    MeasuredRow,
+    Reproduction,
+    as_json,
+    caption_of,
+    rows_to_measure,
+    run_record,
+)
 
 KEPT = (
     "algorithm",
@@ -28,7 +36,9 @@ KEPT = (
     "selection",
     "backbone",
     "weights",
+    "protocol",
 )
+SHARED = ("steps", "preset", "selection", "backbone", "protocol")  # by all runs of a table
 
 
 def listed(folder: Path) -> list[dict[str, Any]]:
@@ -37,7 +47,7 @@ def listed(folder: Path) -> list[dict[str, Any]]:
     for path in sorted(folder.rglob("results.json")):
         results = json.loads(path.read_text())
         method = json.loads((path.parent / "experiment.json").read_text())["experiment"]["method"]
-        kept = {name: results[name] for name in (*KEPT, "protocol")}
+        kept = {name: results[name] for name in KEPT}
         runs.append(kept | run_record(results) | {"method": method})
     return runs
 
@@ -98,16 +108,17 @@ def table_of(name: str, runs: list[dict[str, Any]]) -> tuple[Reproduction, list[
             unfinished += of_row
         else:
             rows.append(MeasuredRow(row, {cell: kept[cell] for cell in cells}, ()))
-    shared = {
-        name: {run[name] for run in runs} for name in ("steps", "preset", "selection", "backbone", "protocol")
-    }
-    (steps,), (preset,), (selection,), (backbone,), (protocol,) = shared.values()  # one of each, or an error
-    of_seeds = f"{len(seeds)} seed" + ("s" if len(seeds) > 1 else "")
-    caption = (
-        f"{table.name} (the paper's {table.label}): class-averaged accuracy on the unseen domain in %, mean and "
-        f"deviation over {of_seeds}; {backbone} from {runs[0]['weights']}, preset {preset}, "
-        f"{steps} steps, selected by {selection}, {protocol}. p: paired t-test over targets and seeds."
+    shared = {name: {run[name] for run in runs} for name in SHARED}
+    if mixed := [name for name, values in shared.items() if len(values) > 1]:
+        raise SystemExit(f"runs that make no table: they differ in {', '.join(mixed)}")
+    choices = Choices(
+        rows=tuple(row.row for row in rows),
+        targets=table.targets,
+        seeds=tuple(seeds),
+        **{name: runs[0][name] for name in ("preset", "protocol", "backbone", "weights")},
+        assignments={},
     )
+    caption = caption_of(table, choices, runs[0])
     return Reproduction(table, table.targets, tuple(rows), caption), unfinished
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from metavib import terminal
-from metavib.terminal import Bar, duration, mean_and_deviation, reading_bar, say, table
+from metavib.terminal import Bar, counting_bar, duration, mean_and_deviation, say, table
 
 
 class Clock:
@@ -115,7 +115,7 @@ def test_in_a_terminal_a_bar_is_drawn_and_let_go_of(
 def test_reading_shows_one_bar_for_each_domain_and_only_where_it_takes_long(
     clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with reading_bar("reading images") as reading:
+    with counting_bar("reading images") as reading:
         for total in (2, 3):
             for done in range(total + 1):
                 reading(done, total)

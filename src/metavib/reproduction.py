@@ -168,7 +168,7 @@ def measured(
                 failures.append(f"{target}, seed {seed}: {one.failure}")
             else:
                 runs[target, seed] = run_record(one.results)
-                caption = caption or _caption(table, choices, one.results)
+                caption = caption or caption_of(table, choices, one.results)
         rows.append(MeasuredRow(row, runs, tuple(failures)))
     return Reproduction(
         table, choices.targets, tuple(rows), caption or f"{table.name}: nothing was measured."
@@ -246,7 +246,8 @@ def from_json(record: dict[str, Any]) -> Reproduction:
     return Reproduction(table, tuple(record["targets"]), tuple(rows), record["caption"])
 
 
-def _caption(table: Table, choices: Choices, results: dict[str, Any]) -> str:
+def caption_of(table: Table, choices: Choices, results: dict[str, Any]) -> str:
+    """What the numbers depend on; `results` are those of any of the runs."""
     seeds = f"{len(choices.seeds)} seed" + ("s" if len(choices.seeds) > 1 else "")
     average = choices.assigned("average")
     averaged = f"weights averaged by {average}, " if average in AVERAGES and average != "none" else ""

@@ -114,8 +114,8 @@ def say(text: str) -> None:
 
 
 @contextlib.contextmanager
-def reading_bar(title: str) -> Iterator[Any]:
-    """Progress over images that are being read, one bar for each domain."""
+def counting_bar(title: str) -> Iterator[Any]:
+    """Progress told as (done, of how many): a bar for each count, as of the images of a domain."""
     bar: Bar | None = None
 
     def reading(done: int, total: int) -> None:

@@ -9,14 +9,14 @@ from pathlib import Path
 from metavib.data.catalog import open_dataset
 from metavib.data.inspection import Report, inspect
 from metavib.data.splits import natural_order
-from metavib.terminal import reading_bar, say, table
+from metavib.terminal import counting_bar, say, table
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the report; status 2 where training could not start."""
     root = Path(arguments.data) if arguments.data else None
     dataset = open_dataset(arguments.dataset, data_root=root, protocol=arguments.protocol, seed=0)
-    with reading_bar("opening images") as reading:
+    with counting_bar("opening images") as reading:
         report = inspect(dataset, progress=reading)
     say(f"{dataset.name} ({dataset.protocol})")
     say(counts_table(report))

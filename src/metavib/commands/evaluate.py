@@ -17,7 +17,7 @@ from metavib.evaluate import Evaluation, embed, measure
 from metavib.experiment import Experiment, experiment_from
 from metavib.model import load_model, preprocessing_of
 from metavib.run_directory import RunDirectory, read_json
-from metavib.terminal import reading_bar, say
+from metavib.terminal import counting_bar, say
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         say(f"{domain!r} is a source domain of this run: measuring on its validation images.")
     known = training_digests(dataset, seen, preprocessing.size, skip_bad=arguments.skip_bad)
     settings = experiment.evaluation if arguments.repeats is None else Evaluation(repeats=arguments.repeats)
-    with reading_bar("reading images") as reading:
+    with counting_bar("reading images") as reading:
         rows, target_record = open_target(
             dataset,
             split,

@@ -25,7 +25,7 @@ from metavib.grid import Done, run_grid
 from metavib.paper import Table, table_named
 from metavib.run_directory import RunDirectory
 from metavib.runner import Surroundings
-from metavib.terminal import duration, reading_bar, say, table
+from metavib.terminal import counting_bar, duration, say, table
 from metavib.trainer import Stopped
 
 
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     choosing = arguments.select == LEAVE_ONE_DOMAIN_OUT
     check_candidates(len(by_candidate), choosing=choosing)
     device = resolve_device(arguments.device)
-    with stop_requested() as stop, reading_bar("reading images") as reading:
+    with stop_requested() as stop, counting_bar("reading images") as reading:
         surroundings = Surroundings(
             device=device,
             data_root=Path(arguments.data) if arguments.data else None,
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         # Which candidate will be trained is not known yet: one that has results, or else the first stands for it.
         expected = [_likely([own[key] for own in by_candidate]) for key in cells]
         try:
-            with reading_bar("probing kinds of runs") as probed:
+            with counting_bar("probing kinds of runs") as probed:
                 every = list(dict.fromkeys([*folds, *expected]))
                 plan = estimate(every, surroundings, batch=batch, probed=probed)
         except Stopped as stopped:

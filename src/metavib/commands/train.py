@@ -27,7 +27,7 @@ from metavib.processes.group import Processes
 from metavib.processes.torchrun import joined, started_by_torchrun
 from metavib.run_directory import RunDirectory, read_json
 from metavib.runner import Surroundings, run_experiment
-from metavib.terminal import Bar, reading_bar, say
+from metavib.terminal import Bar, counting_bar, say
 from metavib.trainer import Progress, Stopped
 
 
@@ -56,7 +56,7 @@ def train_one(arguments: argparse.Namespace, processes: Processes, device: torch
         experiment, out = _decided_by_first(arguments, processes)
     with (
         stop_requested() if processes.size == 1 else contextlib.nullcontext(processes.asked_to_stop) as stop,
-        reading_bar("reading images") as reading,
+        counting_bar("reading images") as reading,
         Bar("training", experiment.training.steps) as bar,
     ):
         surroundings = Surroundings(

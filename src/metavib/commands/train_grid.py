@@ -30,7 +30,7 @@ from metavib.errors import UserError, unknown_name
 from metavib.experiment import left_out, shared_out
 from metavib.grid import Done, run_grid
 from metavib.runner import Surroundings
-from metavib.terminal import Bar, mean_and_deviation, reading_bar, say, table
+from metavib.terminal import Bar, counting_bar, mean_and_deviation, say, table
 from metavib.trainer import Progress, Stopped
 
 
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
 def working(arguments: argparse.Namespace, what: str, cells: Sequence[Cell]) -> Iterator[Surroundings]:
     """What the runs need, with a bar over the steps of all of them."""
     total = sum(cell.experiment.training.steps for cell in cells)
-    with stop_requested() as stop, reading_bar("reading images") as reading, Bar(what, total) as bar:
+    with stop_requested() as stop, counting_bar("reading images") as reading, Bar(what, total) as bar:
 
         def show(progress: Progress) -> None:
             bar.update(progress.step, in_words(progress))
