@@ -144,10 +144,12 @@ def main() -> None:
         runs = [run for path in arguments.lists for run in json.loads(path.read_text())]
         if arguments.add:
             earlier = json.loads(arguments.add.read_text())
-            runs = runs_of(earlier, runs[0]) + runs
+            kept = runs_of(earlier, runs[0])
+            again, _ = table_of(arguments.table, kept)  # what the new runs share must be true of the kept ones
+            if earlier["table"]["caption"] != again.caption:
+                raise SystemExit(f"other runs than those of {arguments.add}: {again.caption}")
+            runs = kept + runs
         table, unfinished = table_of(arguments.table, runs)
-        if arguments.add and earlier["table"]["caption"] != table.caption:
-            raise SystemExit(f"other runs than those of {arguments.add}: {table.caption}")
         record = {name: getattr(arguments, name) for name in ("command", "revision", "device", "note")}
         record |= {"table": as_json(table), "unfinished": unfinished}
     arguments.out.write_text(json.dumps(record, indent=1) + "\n")

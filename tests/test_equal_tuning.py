@@ -114,3 +114,9 @@ def test_runs_become_lists_and_lists_a_table(tmp_path: Path, capsys: pytest.Capt
     finished = called("gathered_runs.py", "table", "beta-rotated-mnist", out, listed, "--add", out)
     rows = json.loads(out.read_text())["table"]["rows"]
     assert [row["settings"] for row in rows] == [{"beta": 1}, {"beta": 0.1}], finished.stderr
+
+    listed.write_text(json.dumps([run | {"seed": 1} for run in of_betas]))
+    finished = called("gathered_runs.py", "table", "beta-rotated-mnist", out, listed, "--add", out)
+    table = json.loads(out.read_text())["table"]
+    assert [len(row["runs"]) for row in table["rows"]] == [12, 12], finished.stderr
+    assert "over 2 seeds" in table["caption"]
