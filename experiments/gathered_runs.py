@@ -145,7 +145,8 @@ def main() -> None:
         if arguments.add:
             earlier = json.loads(arguments.add.read_text())
             kept = runs_of(earlier, runs[0])
-            again, _ = table_of(arguments.table, kept)  # what the new runs share must be true of the kept ones
+            # What the new runs share must be true of the kept ones, whose record does not say it.
+            again, _ = table_of(arguments.table, kept)
             if earlier["table"]["caption"] != again.caption:
                 raise SystemExit(f"other runs than those of {arguments.add}: {again.caption}")
             runs = kept + runs
