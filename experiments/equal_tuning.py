@@ -27,8 +27,8 @@ from metavib.data.prepared import LabelledRows, Sources, open_sources, open_targ
 from metavib.evaluate import embed, measure_at_mean
 from metavib.experiment import experiment_from
 from metavib.model import preprocessing_of
+from metavib.preparation import prepared_algorithm
 from metavib.program import Program, Trainee
-from metavib.runner import Surroundings, prepared_algorithm
 
 Settings = Mapping[str, Any]
 
@@ -52,7 +52,7 @@ class Bench:
     """Opens the images of a task once."""
 
     def __init__(self, dataset: str, device: torch.device) -> None:
-        self.dataset, self.surroundings = dataset, Surroundings(device)
+        self.dataset, self.device = dataset, device
         self.datasets: dict[int, Dataset] = {}
         self.opened: dict[Task, Opened] = {}
 
@@ -71,11 +71,11 @@ class Bench:
         dataset = self.datasets[task.seed]
         split = experiment.split_of(dataset)
         assert task.hidden not in split.train
-        network = prepared_algorithm(experiment, len(split.classes), len(split.train), self.surroundings)
+        network = prepared_algorithm(experiment, len(split.classes), len(split.train), self.device)
         if task not in self.opened:
-            ready, device = preprocessing_of(network.backbone), self.surroundings.device
-            sources = open_sources(dataset, split, ready, device, skip_bad=False)
-            unseen, _ = open_target(dataset, split, ready, device, sources.digests, skip_bad=False)
+            ready = preprocessing_of(network.backbone)
+            sources = open_sources(dataset, split, ready, self.device, skip_bad=False)
+            unseen, _ = open_target(dataset, split, ready, self.device, sources.digests, skip_bad=False)
             self.opened[task] = Opened(sources, unseen)
         return Trainee(experiment, network, self.opened[task].sources)
 

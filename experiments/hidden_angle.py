@@ -30,8 +30,8 @@ from metavib.data.splits import split_domains
 from metavib.evaluate import embed, measure_at_mean
 from metavib.experiment import experiment_from
 from metavib.model import preprocessing_of
+from metavib.preparation import prepared_algorithm
 from metavib.program import Program, Trainee
-from metavib.runner import Surroundings, prepared_algorithm
 
 AVERAGED = ", mean weights of the second half"
 TASKS = {"0": "15", "75": "60"}  # the angle that is hidden, the angle that is left out
@@ -92,9 +92,7 @@ def cell(
     values = {"dataset": "rotated-mnist", "target": left_out, "algorithm": algorithm_name, "seed": seed}
     experiment = experiment_from(values, settings)
     split = split_domains(dataset, left_out, seed=seed, validation_share=0.1)
-    algorithm: Any = prepared_algorithm(
-        experiment, len(split.classes), len(split.train), Surroundings(device)
-    )
+    algorithm: Any = prepared_algorithm(experiment, len(split.classes), len(split.train), device)
     torch.manual_seed(seed)
     if variant.get("backbone") == "torch":
         begin_as_torch_does(algorithm.backbone)

@@ -27,8 +27,8 @@ from metavib.evaluate import embed, measure_at_mean
 from metavib.experiment import experiment_from
 from metavib.model import preprocessing_of
 from metavib.optimization import Training
+from metavib.preparation import prepared_algorithm
 from metavib.program import Program, Trainee
-from metavib.runner import Surroundings, prepared_algorithm
 from metavib.settings import names_of
 
 # What a variant does not name, so that a round means the same whatever the presets become.
@@ -48,7 +48,7 @@ class Bench:
     """Opens each dataset and each set of sources once."""
 
     def __init__(self, device: torch.device) -> None:
-        self.surroundings = Surroundings(device)
+        self.device = device
         self.datasets: dict[int, Dataset] = {}
         self.sources: dict[tuple[str, int], Sources] = {}
 
@@ -65,12 +65,10 @@ class Bench:
             self.datasets[seed] = experiment.dataset_in(None)
         dataset = self.datasets[seed]
         split = experiment.split_of(dataset)
-        algorithm: Any = prepared_algorithm(
-            experiment, len(split.classes), len(split.train), self.surroundings
-        )
+        algorithm: Any = prepared_algorithm(experiment, len(split.classes), len(split.train), self.device)
         if (target, seed) not in self.sources:
             self.sources[target, seed] = open_sources(
-                dataset, split, preprocessing_of(algorithm.backbone), self.surroundings.device, skip_bad=False
+                dataset, split, preprocessing_of(algorithm.backbone), self.device, skip_bad=False
             )
         sources = self.sources[target, seed]
         program = Program([Trainee(experiment, algorithm, sources)])

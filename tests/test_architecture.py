@@ -29,6 +29,7 @@ LAYERS = [
     {"experiment"},
     {"run_directory", "cells"},
     {"checkpoint", "model", "program"},
+    {"preparation"},
     {
         "trainer",
         "provenance",

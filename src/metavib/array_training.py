@@ -19,9 +19,9 @@ from metavib.networks.backbone import Backbone
 from metavib.networks.backbones import BACKBONES
 from metavib.networks.mlp import MLP
 from metavib.optimization import NonFiniteError
+from metavib.preparation import prepared_algorithm
 from metavib.program import Program, Trainee
 from metavib.randomness import key_of
-from metavib.runner import Surroundings, prepared_algorithm
 from metavib.settings import Settings, changed, names_of
 
 FEATURES = "mlp"  # the backbone of features; all others take images
@@ -95,7 +95,7 @@ def untrained(
 ) -> Algorithm:
     """The network with its first weights, which depend on the seed alone."""
     if experiment.backbone != FEATURES:
-        return prepared_algorithm(experiment, classes, domains, Surroundings(device))
+        return prepared_algorithm(experiment, classes, domains, device)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key_of(experiment.seed, "initialisation") & 0x7FFFFFFFFFFFFFFF)
         network = MLP(samples.shape[1], hidden_width)

@@ -11,10 +11,8 @@ from typing import Any
 import torch
 
 from metavib import atomic
-from metavib.algorithms.base import Algorithm
 from metavib.calibration import answered, calibrate
 from metavib.checkpoint import in_words
-from metavib.data.catalog import default_data_root
 from metavib.data.dataset import Dataset
 from metavib.data.dataset import Progress as Reading
 from metavib.data.prepared import open_sources, open_target
@@ -23,9 +21,9 @@ from metavib.data.storage import Shelf
 from metavib.errors import UserError
 from metavib.evaluate import AstrayError, Embedded, embed, measure
 from metavib.experiment import Experiment
-from metavib.model import ModelDescription, build_algorithm, preprocessing_of, save_model
+from metavib.model import ModelDescription, preprocessing_of, save_model
 from metavib.model_card import model_card
-from metavib.networks.backbones import BACKBONES
+from metavib.preparation import prepared_algorithm
 from metavib.processes.group import ALONE, Processes
 from metavib.provenance import FORMAT, describe_run
 from metavib.run_checks import check_directory, check_episode, check_selection, finished_already
@@ -117,7 +115,9 @@ def open_run(
     dataset = known.datasets[key]
     split = experiment.split_of(dataset)
     check_episode(experiment, split)
-    algorithm = prepared_algorithm(experiment, len(split.classes), len(split.train), surroundings)
+    algorithm = prepared_algorithm(
+        experiment, len(split.classes), len(split.train), surroundings.device, surroundings.data_root
+    )
     sources = open_sources(
         dataset,
         split,
@@ -285,39 +285,3 @@ def finish(opened: Opened, surroundings: Surroundings) -> dict[str, Any]:
     atomic.write_text(directory.model / "README.md", model_card(description, results))
     atomic.write_json(directory.results, results)
     return results
-
-
-def prepared_algorithm(
-    experiment: Experiment, classes: int, domains: int, surroundings: Surroundings
-) -> Algorithm:
-    """The network with its first weights, on the device, in the precision that was asked for."""
-    weights = local_weights(experiment.backbone, experiment.weights, surroundings.data_root)
-    algorithm = build_algorithm(
-        experiment.algorithm,
-        experiment.method,
-        experiment.backbone,
-        weights,
-        classes,
-        experiment.seed,
-        experiment.training.initialisation,
-        domains,
-    )
-    precision = experiment.training.precision
-    capable = surroundings.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    if precision == "bfloat16" and not capable:
-        raise UserError("precision = bfloat16 needs a GPU that has it: use --set precision=float32.")
-    if capable and precision != "float32":
-        algorithm.backbone.precision = torch.bfloat16
-    # Channels last is what oneDNN and cuDNN compute in; parameters in it save a conversion each step.
-    return algorithm.to(surroundings.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-
-
-def local_weights(backbone: str, weights: str, data_root: Path | None) -> str:
-    """A file DATA/weights/<network>-imagenet.safetensors in place of the download of the same weights."""
-    enum = BACKBONES[backbone].imagenet_weights
-    if weights == "imagenet" and enum is not None:
-        network = Path(enum.url).name.rpartition("-")[0]  # torchvision's files are named <network>-<hash>.pth
-        path = (data_root or default_data_root()) / "weights" / f"{network}-imagenet.safetensors"
-        if path.is_file():
-            return str(path)
-    return weights

@@ -22,8 +22,8 @@ from metavib.model import preprocessing_of
 from metavib.networks.backbone import PIXELS, Backbone
 from metavib.networks.backbones import BACKBONES
 from metavib.optimization import Training
+from metavib.preparation import prepared_algorithm
 from metavib.program import Trainee
-from metavib.runner import Surroundings, prepared_algorithm
 from metavib.settings import names_of
 
 SIDE = 8  # pixels
@@ -96,7 +96,7 @@ def run_on(dataset: Dataset, algorithm: str, device: torch.device, **settings: A
     started = time.perf_counter()
     split = split_domains(dataset, experiment.target, seed=0, validation_share=0.1)
     divided = time.perf_counter() - started
-    built = prepared_algorithm(experiment, len(split.classes), len(split.train), Surroundings(device, Path()))
+    built = prepared_algorithm(experiment, len(split.classes), len(split.train), device, Path())
     started = time.perf_counter()
     sources = open_sources(dataset, split, preprocessing_of(built.backbone), device, skip_bad=False)
     assert sources.train.store.resident

@@ -15,8 +15,8 @@ from metavib.data.prepared import open_sources
 from metavib.data.splits import split_domains
 from metavib.experiment import experiment_from
 from metavib.model import preprocessing_of
+from metavib.preparation import prepared_algorithm
 from metavib.program import Trainee
-from metavib.runner import Surroundings, prepared_algorithm
 
 ANGLES = ("0", "15", "30", "45", "60", "75")
 
@@ -73,6 +73,6 @@ def trainee(
     experiment = experiment_from(values, assignments)
     split = split_domains(dataset, experiment.target, seed=experiment.seed, validation_share=0.1)
     classes, domains = len(split.classes), len(split.train)
-    algorithm = prepared_algorithm(experiment, classes, domains, Surroundings(device, Path()))
+    algorithm = prepared_algorithm(experiment, classes, domains, device, Path())
     sources = open_sources(dataset, split, preprocessing_of(algorithm.backbone), device, skip_bad=False)
     return Trainee(experiment, algorithm, sources)
