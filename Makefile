@@ -49,7 +49,7 @@ fuzz: $(INSTALLED)
 	$(BIN)/python experiments/fuzz.py --seconds 540 --seed 0 --record results/fuzz.json
 
 docs: $(INSTALLED)
-	$(BIN)/python docs/tables.py
+	PYTHONPATH=docs $(BIN)/python -m record_tables
 
 chaos: $(INSTALLED)
 	$(BIN)/python experiments/chaos.py --out results/chaos.json

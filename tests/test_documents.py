@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from record_tables.filling import TABLES, documents, filled
+from record_tables.records import record
 
 from metavib.algorithms import ALGORITHMS
 from metavib.reports.collection import FIGURES
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
-
-
-@pytest.fixture(scope="module")
-def tables() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("tables", ROOT / "docs" / "tables.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
 
 
 def test_every_figure_has_a_page_and_every_picture_is_shown() -> None:
@@ -39,23 +29,23 @@ def test_every_figure_has_a_page_and_every_picture_is_shown() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_tables_are_those_of_the_records(page: Path, tables: ModuleType) -> None:
+def test_tables_are_those_of_the_records(page: Path) -> None:
     text = page.read_text()
-    assert tables.filled(text) == text, "run: make docs"
+    assert filled(text) == text, "run: make docs"
 
 
-def test_every_table_stands_somewhere_and_every_page_with_tables_is_filled(tables: ModuleType) -> None:
+def test_every_table_stands_somewhere_and_every_page_with_tables_is_filled() -> None:
     named = {name for page in PAGES for name in re.findall(r"<!-- table: ([^>]+?) -->", page.read_text())}
-    assert named == set(tables.TABLES)
+    assert named == set(TABLES)
     with_tables = {page for page in PAGES if "<!-- table:" in page.read_text()}
-    assert with_tables <= set(tables.documents())
+    assert with_tables <= set(documents())
 
 
-def test_a_wrong_number_is_noticed(tables: ModuleType) -> None:
+def test_a_wrong_number_is_noticed() -> None:
     text = (ROOT / "docs/algorithms/metavib.md").read_text()
     number = re.search(r"\| MetaVIB \| (\d\d\.\d\d)", text)
     assert number is not None
-    assert tables.filled(text.replace(number.group(1), "99.99")) == text
+    assert filled(text.replace(number.group(1), "99.99")) == text
 
 
 def test_every_record_names_its_command() -> None:
@@ -66,8 +56,8 @@ def test_every_record_names_its_command() -> None:
             assert (ROOT / script).is_file(), f"{path.name}: {script}"
 
 
-def test_the_tuning_record_has_the_rounds_that_its_command_names(tables: ModuleType) -> None:
-    rounds = tables.record("rotated-mnist-tuning")["rounds"]
+def test_the_tuning_record_has_the_rounds_that_its_command_names() -> None:
+    rounds = record("rotated-mnist-tuning")["rounds"]
     defined = json.loads((ROOT / "experiments/hidden_angle_rounds.json").read_text())
     assert [{key: one[key] for key in ("steps", "seeds", "groups")} for one in rounds] == defined
     for one in rounds:
@@ -77,11 +67,9 @@ def test_the_tuning_record_has_the_rounds_that_its_command_names(tables: ModuleT
 
 
 @pytest.mark.parametrize("name", ["rotated-mnist-equal-tuning", "pacs-equal-tuning"])
-def test_the_records_of_equal_tuning_have_the_candidates_that_their_commands_name(
-    name: str, tables: ModuleType
-) -> None:
+def test_the_records_of_equal_tuning_have_the_candidates_that_their_commands_name(name: str) -> None:
     defined = json.loads((ROOT / "experiments/equal_tuning_rounds.json").read_text())
-    for one in tables.record(name)["rounds"]:
+    for one in record(name)["rounds"]:
         own = defined[one["round"]]
         assert {key: one[key] for key in ("dataset", "tasks", "seeds", "shared")} == {
             key: own[key] for key in ("dataset", "tasks", "seeds", "shared")
@@ -93,8 +81,8 @@ def test_the_records_of_equal_tuning_have_the_candidates_that_their_commands_nam
         assert measured == {method: given["candidates"] for method, given in own["methods"].items()}
 
 
-def test_the_tuning_record_of_pacs_has_the_rounds_that_its_command_names(tables: ModuleType) -> None:
-    rounds = tables.record("pacs-tuning")["rounds"]
+def test_the_tuning_record_of_pacs_has_the_rounds_that_its_command_names() -> None:
+    rounds = record("pacs-tuning")["rounds"]
     defined = json.loads((ROOT / "experiments/source_validation_rounds.json").read_text())
     assert [
         {key: one[key] for key in ("targets", "seeds", "shared", "variants")} for one in rounds

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -96,7 +95,7 @@ def run_on(dataset: Dataset, algorithm: str, device: torch.device, **settings: A
     started = time.perf_counter()
     split = split_domains(dataset, experiment.target, seed=0, validation_share=0.1)
     divided = time.perf_counter() - started
-    built = prepared_algorithm(experiment, len(split.classes), len(split.train), device, Path())
+    built = prepared_algorithm(experiment, len(split.classes), len(split.train), device)
     started = time.perf_counter()
     sources = open_sources(dataset, split, preprocessing_of(built.backbone), device, skip_bad=False)
     assert sources.train.store.resident

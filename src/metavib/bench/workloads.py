@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -73,6 +72,6 @@ def trainee(
     experiment = experiment_from(values, assignments)
     split = split_domains(dataset, experiment.target, seed=experiment.seed, validation_share=0.1)
     classes, domains = len(split.classes), len(split.train)
-    algorithm = prepared_algorithm(experiment, classes, domains, device, Path())
+    algorithm = prepared_algorithm(experiment, classes, domains, device)
     sources = open_sources(dataset, split, preprocessing_of(algorithm.backbone), device, skip_bad=False)
     return Trainee(experiment, algorithm, sources)

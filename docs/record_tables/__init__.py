@@ -1,0 +1,1 @@
+"""`make docs`: the tables of the documents, made from the records under results/."""
