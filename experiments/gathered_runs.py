@@ -38,7 +38,7 @@ KEPT = (
     "weights",
     "protocol",
 )
-SHARED = ("steps", "preset", "selection", "backbone", "protocol")  # by all runs of a table
+SHARED = ("steps", "preset", "selection", "backbone", "weights", "protocol")  # by all runs of a table
 
 
 def listed(folder: Path) -> list[dict[str, Any]]:
