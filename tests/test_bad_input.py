@@ -250,8 +250,11 @@ def test_an_unknown_flag_without_a_command_is_refused(refused):
         (("--set", "patience=-1"), "patience"),
         (("--set", "initialisation=zeros"), "network, torch"),
         (("--set", "feature_size=-1"), "feature_size"),
-        (("--select", "nonsense"), "last, leave-one-domain-out, oracle, source-validation"),
-        (("--set", "selection=leave-one-domain-out"), "source-validation, last, oracle"),
+        (
+            ("--select", "nonsense"),
+            "highest-validation, last, leave-one-domain-out, oracle, source-validation",
+        ),
+        (("--set", "selection=leave-one-domain-out"), "source-validation, highest-validation, last, oracle"),
         (("--average", "nonsense"), "ema, none, swad"),
         (("--average", "ema,swad"), "unknown average 'ema,swad'"),
         (("--set", "average_decay=1"), "average_decay"),

@@ -36,6 +36,7 @@ def test_the_paper_trains_as_its_supplement_says(dataset: str) -> None:
     assert [learning_rate_at(step, training) for step in (0, 12_345, 24_999)] == [1e-4] * 3
     assert training.clip_norm == 0
     assert training.weight_decay == 0
+    assert training.selection == "highest-validation"
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,7 @@ def test_patience_ends_after_so_many_validations_without_a_better_one(
     assert state.going == (stopped is None)
 
 
-def test_the_oracle_keeps_the_best_and_of_equals_the_latest() -> None:
-    state, kept = considered([0.5, 0.6, 0.59, 0.6, 0.58], 10, selection="oracle")
+@pytest.mark.parametrize("selection", ["highest-validation", "oracle"])
+def test_the_highest_accuracy_is_kept_and_of_equals_the_latest(selection: str) -> None:
+    state, kept = considered([0.5, 0.6, 0.59, 0.6, 0.58], 10, selection=selection)
     assert (state.step, kept) == (4, 4)

@@ -15,7 +15,7 @@ from metavib.errors import UserError
 from metavib.settings import Settings, setting
 from metavib.shapes import Float, Int
 
-SELECTIONS = ("source-validation", "last", "oracle")
+SELECTIONS = ("source-validation", "highest-validation", "last", "oracle")
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Training(Settings):
     )
     selection: str = setting(
         "source-validation",
-        "the model kept: the latest within one standard error of the best on source validation, the last, or "
-        "the best on the unseen domain itself (the oracle: it peeks)",
+        "the model kept: the latest within one standard error of the best on source validation, the one with the "
+        "highest accuracy there, the last, or the best on the unseen domain itself (the oracle: it peeks)",
         choices=SELECTIONS,
     )
     average: str = setting(

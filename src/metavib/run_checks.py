@@ -90,5 +90,5 @@ def check_selection(experiment: Experiment, sources: Sources) -> None:
         raise UserError("swad chooses its steps by source validation: it cannot be selected by the oracle.")
     if training.average == "swad" and len(sources.validation) == 0:
         raise UserError("swad needs source validation images: raise validation_share, or use --average ema.")
-    if training.selection == "source-validation" and len(sources.validation) == 0:
+    if training.selection in ("source-validation", "highest-validation") and len(sources.validation) == 0:
         raise UserError("there are no source validation images to select by: use --set selection=last.")

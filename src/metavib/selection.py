@@ -37,15 +37,16 @@ class RunState:
         """Whether to keep the parameters of this step: unless they are worse by more than chance.
 
         The one-standard-error rule (Breiman et al. 1984): a few hundred validation images cannot tell models
-        apart that differ by less, and of those the one that was trained longest is kept.
+        apart that differ by less, and of those the one that was trained longest is kept. `highest-validation`
+        and the oracle forgive nothing: the highest accuracy is kept, of equal ones the latest.
         """
         self.waited = 0 if accuracy > self.best_accuracy else self.waited + 1
         if settings.patience and self.waited >= settings.patience:
             self.stopped = step
         self.best_accuracy = max(self.best_accuracy, accuracy)
         forgiven = math.sqrt(self.best_accuracy * (1.0 - self.best_accuracy) / images)
-        if settings.selection == "oracle":
-            forgiven = 0.0  # it knows
+        if settings.selection in ("highest-validation", "oracle"):
+            forgiven = 0.0
         if settings.selection == "last" or accuracy >= self.best_accuracy - forgiven:
             self.accuracy, self.step = accuracy, step
             return selects(settings)

@@ -237,7 +237,7 @@ def _breaking(row: Row) -> Row:
         (("--targets", "7"), "unknown target '7'"),
         (("--algorithms", "metavip"), "metavib"),
         (("--seeds", "none"), "--seeds none will not do"),
-        (("--select", "best"), "last, leave-one-domain-out, oracle, source-validation"),
+        (("--select", "best"), "highest-validation, last, leave-one-domain-out, oracle, source-validation"),
         (("--select", "leave-one-out"), "did you mean 'leave-one-domain-out'"),
         (("--average", "swat"), "unknown average 'swat'; did you mean 'swad'"),
         (("--algorithms", "erm+swat"), "did you mean 'swad'"),
