@@ -277,8 +277,8 @@ def _add_choice_of_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--select",
         metavar="RULE",
-        help="source-validation, highest-validation, last, oracle (peeks), or leave-one-domain-out: the best of several values of "
-        "--set by cross-validation over the source domains (source-validation)",
+        help="source-validation, highest-validation, last, oracle (peeks), or leave-one-domain-out: the best of "
+        "several values of --set by cross-validation over the source domains (source-validation)",
     )
     parser.add_argument("--average", metavar="HOW", help="averaged weights: none, ema or swad (none)")
 
