@@ -8,10 +8,31 @@ image is in two domains at once: each of them can be the question, and others of
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
 from metavib.shapes import Int
+
+NAMED = 5  # classes by name in a line; of more, how many
+
+
+def warnings_of(owners: Mapping[str, str]) -> list[str]:
+    """What a user should know about the lone classes of a run, a line for each domain that has some."""
+    by_domain: dict[str, list[str]] = {}
+    for name, domain in owners.items():
+        by_domain.setdefault(domain, []).append(name)
+    lines = []
+    for domain, names in by_domain.items():
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        listed = ", ".join(map(repr, names[:NAMED])) + more
+        which, them = (f"class {listed} is", "it") if len(names) == 1 else (f"classes {listed} are", "them")
+        lines.append(
+            f"{which} in one source domain alone, {domain!r}: what is learnt of {them} comes from there, so "
+            f"expect lower accuracy on {them} in a new domain."
+        )
+    return lines
 
 
 class LoneClasses:
@@ -47,7 +68,7 @@ class LoneClasses:
         domains: Int[Tensor, "runs domains 1"],
         asked: Int[Tensor, "runs domains samples"],
     ) -> Int[Tensor, "runs domains samples"]:
-        """The domain that gives an image of the class that is asked for: the owner of a lone one, else one's own."""
+        """The domain that gives an image of the class that is asked for: of a lone class its owner."""
         return torch.where(self.lone[runs, asked], self.owners[runs, asked], domains)
 
     def lent_position(
