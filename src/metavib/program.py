@@ -228,6 +228,7 @@ def sampler_of(trainees: Sequence[Trainee], division: Division | None = None) ->
         class_balanced=experiment.training.class_balanced,
         augmentation=experiment.augmentation,
         paired=trainees[0].algorithm.PAIRED,
+        lends=trainees[0].algorithm.SPLITS_DOMAINS,
         division=division,
     )
 

@@ -15,6 +15,7 @@ from metavib.calibration import answered, calibrate
 from metavib.checkpoint import in_words
 from metavib.data.dataset import Dataset
 from metavib.data.dataset import Progress as Reading
+from metavib.data.lone_classes import warnings_of
 from metavib.data.prepared import open_sources, open_target
 from metavib.data.splits import Split
 from metavib.data.storage import Shelf
@@ -207,6 +208,8 @@ def _introduce(opened: Opened, say: Callable[[str], None]) -> None:
     )
     for skipped in sources.record["skipped_files"]:
         say(f"left out {skipped}")
+    for text in warnings_of(sources.record["lone_classes"]):
+        say(text)
     if not sources.train.store.resident:
         size = sources.train.store.nbytes / 2**20
         say(f"{size:,.0f} MiB of images do not fit into memory: they are read as they are needed")

@@ -9,6 +9,14 @@ from metavib.commands.train import selected_by, usual_place
 from metavib.experiment import experiment_from
 
 
+def test_classes_of_one_source_domain_alone_are_named(folder, metavib, training, tmp_path):
+    (folder / "art" / "dog").rename(folder / "art" / "emu")
+    status, _, err = metavib(*training())
+    assert status == 0
+    assert json.loads((tmp_path / "run/results.json").read_text())["data"]["lone_classes"] == {"emu": "art"}
+    assert "class 'emu' is in one source domain alone, 'art': what is learnt of it comes from there" in err
+
+
 def test_the_results_are_printed_with_what_they_depend_on(metavib, training):
     status, out, err = metavib(*training())
     assert (status, out) == (0, "")

@@ -101,11 +101,21 @@ def test_missing_classes_few_images_and_other_files_are_warnings(root: Path) -> 
     report = inspect(open_folder(root))
     assert texts(report) == [
         "warning: class 'dog' is missing from tiny",
-        "warning: class 'emu' is missing from three, tiny, two; one cannot be the target",
+        "warning: class 'emu' is missing from three, tiny, two; one cannot be the target, and what is learnt of "
+        "the class comes from there alone",
         "warning: domain 'tiny' has only 2 images: results on it will be rough",
         "warning: 1 file(s) that are no images: one/cat/notes.txt",
     ]
     assert report.can_train
+
+
+def test_a_class_of_two_domains_is_learnt_from_one_where_the_other_is_the_target(root: Path) -> None:
+    paint(root, "one", "emu", 60)
+    paint(root, "two", "emu", 60)
+    assert texts(inspect(open_folder(root))) == [
+        "warning: class 'emu' is missing from three; with one or two as target, it is learnt from the other one "
+        "alone"
+    ]
 
 
 def open_domains(root: Path, classes: dict[str, str]) -> Dataset:

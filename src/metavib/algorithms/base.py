@@ -47,6 +47,10 @@ class Algorithm(nn.Module, ABC):
     PAIRED: bool = False
     """Whether all domains of an episode are drawn by the same numbers: of Rotated MNIST, the same digits."""
 
+    SPLITS_DOMAINS: bool = True
+    """Whether the domains of an episode play different parts, so that a class may have to be in several of them to
+    be learnt. A class that one source domain alone has is then lent to the others (`data/lone_classes.py`)."""
+
     WHOLE_IMAGES: bool = False
     """Whether `losses` looks at images beside the backbone: then each of several processes has them all."""
 

@@ -75,6 +75,7 @@ class CrossGrad(SoftmaxClassifier):
 
     STACKABLE = ("label_step", "domain_step", "label_share", "domain_share")
     PER_DOMAIN = True
+    SPLITS_DOMAINS = False  # the domain of an image is an answer: a lent one would be a wrong answer
     WHOLE_IMAGES = True
     BACKBONES = ("backbone.", "domain_backbone.")
     APART = ("domain_",)

@@ -70,6 +70,7 @@ class DSN(SoftmaxClassifier):
 
     STACKABLE = ("reconstruction_weight", "difference_weight", "similarity_weight")
     PER_DOMAIN = True
+    SPLITS_DOMAINS = False  # the domain of an image is an answer: a lent one would be a wrong answer
     WHOLE_IMAGES = True
     APART = ("domain_network.",)
     TRAINING_ONLY = ("private_encoders.", "decoder.", "domain_network.")

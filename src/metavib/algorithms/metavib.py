@@ -20,7 +20,8 @@ Deviations and gaps closed:
 - The sign in front of beta in the paper's objective is a misprint (the bound above it has the right one), and its
   1/(NC) only rescales the loss. The supplement's algorithm box has the KL reversed: the setting `kl_direction`.
 - Where the meta-train domains of an episode lack a class, it gets no logit, and meta-test samples of that class
-  are left out of the episode's loss.
+  are left out of the episode's loss. A class that one source domain alone has would never be learnt so: its images
+  are lent to the other domains of an episode (`data/lone_classes.py`).
 - An episode has classifiers for the classes of its images alone: of 10,000 classes most have none in it.
 - `roles = every` is ours: in one pass of the network each domain of the episode is meta-test in turn.
 - Features are scaled to a chosen size (one number, measured on the first episode before training), because that of

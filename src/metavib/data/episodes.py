@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from metavib.data.lone_classes import LoneClasses
 from metavib.data.storage import Batch, ImageStore, joined
 from metavib.data.transforms import DRAWS_PER_IMAGE, Augmentation, Preprocessing, prepare
 from metavib.processes.division import Division
@@ -109,10 +110,12 @@ class EpisodeSampler:
         class_balanced: bool,
         augmentation: Augmentation,
         paired: bool = False,
+        lends: bool = False,
         division: Division | None = None,
     ) -> None:
         """`paired`: all domains are drawn by the same numbers. Where they hold the same objects, as those of
         Rotated MNIST do, these are the same objects; elsewhere slots that ask for a class ask for the same one.
+        `lends`: the images of a class that one source domain alone has are lent to the others (`LoneClasses`).
         `division`: of the images of each domain only this process's own are read; labels are those of all.
         """
         self.paired, self.division = paired, division
@@ -139,6 +142,8 @@ class EpisodeSampler:
         self.asks_for_class = ((meta_train | paired) & (self.slots < self.classes)) | torch.tensor(
             class_balanced, device=where
         )
+        lone = LoneClasses(self.counts, self.starts)
+        self.lone = lone if lends and lone else None
         self.episode_keys = torch.tensor([key_of(seed, "episode") for seed in seeds], device=where)
         self.augmentation_keys = torch.tensor([key_of(seed, "augmentation") for seed in seeds], device=device)
 
@@ -194,13 +199,22 @@ class EpisodeSampler:
         domains = order.argsort(dim=-1)[:, : self.domains]
         # The classes are asked for in turn from a random first one, so that none is favoured by a short row.
         asked = ((rotation * self.classes).long().unsqueeze(-1) + self.slots) % self.classes
-        of_class, of_domain = (self.runs, domains.unsqueeze(-1), asked), (self.runs, domains.unsqueeze(-1))
-        asked_count = self.counts[of_class]
+        of_domain = (self.runs, domains.unsqueeze(-1))
+        giver = domains.unsqueeze(-1) if self.lone is None else self.lone.giver(*of_domain, asked)
+        of_class = (self.runs, giver, asked)
+        asked_count, own_count = self.counts[of_class], self.domain_counts[of_domain]
         by_class = self.asks_for_class & (asked_count > 0)  # a class that the domain lacks: any image of it
-        count = torch.where(by_class, asked_count, self.domain_counts[of_domain])
+        lent_count = 0 if self.lone is None else self.lone.lent[of_domain]
+        count = torch.where(by_class, asked_count, own_count + lent_count)
         start = torch.where(by_class, self.starts[of_class], self.domain_starts[of_domain])
         within = torch.minimum((pick * count).long(), count - 1)
-        return start + within, domains
+        position = start + within
+        if self.lone is not None:
+            is_lent = ~by_class & (within >= own_count)
+            lent = self.lone.lent_position(*of_domain, within - own_count)
+            position = torch.where(is_lent, lent, position)
+            position = self.lone.dealt(self.runs, position, self.labels[position], step)
+        return position, domains
 
 
 def _joined(sources: Sequence[Source]) -> tuple[ImageStore, Int[np.ndarray, "images"]]:

@@ -139,16 +139,23 @@ def _problems_of_domains(counts: dict[str, dict[str, int]]) -> list[Problem]:
         problems.append(Problem("error", text))
     for label in sorted(homes, key=natural_order):
         missing = [domain for domain, found in counts.items() if label not in found]
-        alone = f"; {homes[label][0]} cannot be the target" if len(homes[label]) == 1 else ""
         if missing:
-            problems.append(
-                Problem("warning", f"class {label!r} is missing from {', '.join(missing)}{alone}")
-            )
+            text = f"class {label!r} is missing from {', '.join(missing)}{_consequence(homes[label])}"
+            problems.append(Problem("warning", text))
     for domain, found in counts.items():
         if sum(found.values()) < FEW_IMAGES:
             text = f"domain {domain!r} has only {sum(found.values())} images: results on it will be rough"
             problems.append(Problem("warning", text))
     return problems
+
+
+def _consequence(homes: Sequence[str]) -> str:
+    """What it means for training that these domains alone have a class."""
+    if len(homes) == 1:
+        return f"; {homes[0]} cannot be the target, and what is learnt of the class comes from there alone"
+    if len(homes) == 2:
+        return f"; with {homes[0]} or {homes[1]} as target, it is learnt from the other one alone"
+    return ""
 
 
 def _duplicates(seen: Sequence[_Seen]) -> list[Problem]:

@@ -82,6 +82,7 @@ def open_sources(
         "validation_images": len(apart),
         "validation_images_dropped_as_copies": len(validation) - len(apart),
         "skipped_files": skipped,
+        "lone_classes": split.lone_classes(dataset),
         "content": _content(digests),
     }
     validation = [validation[index] for index in apart]

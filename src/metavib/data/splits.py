@@ -22,6 +22,15 @@ class Split:
     tested: tuple[int, ...]  # the target's "test" part where it has one, else all of it
     classes: tuple[str, ...]  # of all training images, in `natural_order`
 
+    def lone_classes(self, dataset: Dataset) -> dict[str, str]:
+        """The classes that the training images of one source domain alone have, with that domain."""
+        homes: dict[str, list[str]] = {name: [] for name in self.classes}
+        for domain, positions in self.train.items():
+            names = dataset.listing(domain).classes
+            for name in {names[position] for position in positions}:
+                homes[name].append(domain)
+        return {name: domains[0] for name, domains in homes.items() if len(domains) == 1}
+
     def digest(self, dataset: Dataset) -> str:
         """16 hex digits of who plays which role, whatever the order."""
         roles = [
