@@ -30,6 +30,8 @@ class ERM(SoftmaxClassifier):
     class Config(Settings):
         """ERM has no settings of its own."""
 
+    LEAST_DOMAINS = 1
+
     def __init__(self, backbone: Backbone, classes: int, config: Config) -> None:
         super().__init__(backbone, classes)
 

@@ -69,6 +69,7 @@ class JiGen(SoftmaxClassifier):
         )
 
     STACKABLE = ("jigsaw_weight", "shuffled_share")
+    LEAST_DOMAINS = 1
     WHOLE_IMAGES = True
     TRAINING_ONLY = ("jigsaw_classifier.",)
     jigsaw_weight: Tensor
