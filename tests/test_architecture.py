@@ -46,7 +46,7 @@ LAYERS = [
     {"reproduction_formats", "sweep"},
     {"commands"},
     {"arguments"},
-    {"cli"},
+    {"cli", "folder_training"},
     {"__main__"},
 ]
 CORE_NEEDS = {"torch", "torchvision", "numpy", "PIL", "safetensors", "metavib"}

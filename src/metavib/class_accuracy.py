@@ -30,7 +30,7 @@ class ClassRow(NamedTuple):
 
 def rows_of_run(results: Mapping[str, Any]) -> list[ClassRow]:
     """Every class in the unseen domain, then every class in each source domain; each of the two worst first."""
-    classes, rows = results["classes"], []
+    classes, rows = results.get("classes") or [], []
     if results.get("unseen") is not None:
         rows += rows_of(classes, results["unseen"], str(results.get("unseen_domain")), unseen=True)
     validation = results.get("source_validation")

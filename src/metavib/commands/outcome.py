@@ -1,4 +1,4 @@
-"""What people see of a finished run beside its measures: classes, the threshold, what to expect of a new domain."""
+"""What people see of a finished run beside its measures: classes, its threshold, what a new domain may bring."""
 
 from __future__ import annotations
 
