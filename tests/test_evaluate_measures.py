@@ -159,3 +159,24 @@ def test_a_model_that_gives_no_numbers_is_refused() -> None:
         erm.classifier.bias[0] = math.nan
     with pytest.raises(UserError, match="not finite"):
         measure(erm, embedded(erm), 1, Evaluation())
+
+
+def test_classes_are_told_domain_by_domain_with_the_number_of_their_images() -> None:
+    algorithm = built("metavib")
+    whole = embedded(algorithm)
+    record = measure(algorithm, whole, 5, Evaluation(repeats=2), {"art": 3, "photo": 7})
+    assert record["per_class_images"] == [4, 3, 0, 3]
+    repeats = [predict(algorithm, whole, 5, repeat) for repeat in range(2)]
+    start = 0
+    for domain, images, counts in (("art", 3, [2, 1, 0, 0]), ("photo", 7, [2, 2, 0, 3])):
+        own = slice(start, start + images)
+        accuracies = [metrics.per_class_accuracy(p[own], LABELS[own]).tolist() for p in repeats]
+        means = [statistics.mean(values) for values in zip(*accuracies, strict=True)]
+        found = record["domains"][domain]
+        assert (found["images"], found["per_class_images"]) == (images, counts)
+        for value, mean in zip(found["per_class_accuracy"], means, strict=True):
+            assert value is None if math.isnan(mean) else value == pytest.approx(mean)
+        start += images
+    alone = measure(algorithm, whole, 5, Evaluation(repeats=2))
+    assert "domains" not in alone
+    assert alone == {name: value for name, value in record.items() if name != "domains"}

@@ -37,8 +37,11 @@ class Featurizer(nn.Linear):
 """
 
 
-def test_the_blocks_print_what_stands_below_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(CODE) == 2
+def test_the_blocks_print_what_stands_below_them(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(CODE) == 3
+    monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     with sklearn.config_context():
         for code, printed in CODE:

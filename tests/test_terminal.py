@@ -157,3 +157,45 @@ def test_a_process_that_is_silent_shows_nothing(
         bar.update(2)
     say("a line")
     assert capsys.readouterr().err == ""
+
+
+@pytest.fixture
+def notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel behind IPython, as Jupyter has it."""
+    ipython = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=object()))
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+
+
+@pytest.mark.usefixtures("notebook")
+def test_in_a_notebook_progress_is_one_line_that_changes(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Bar("training", 1000) as bar:
+        for done in range(1, 1001):
+            clock.now += 0.01
+            bar.update(done, "loss 1.0" if done < 500 else "")
+        bar.say("over")
+    text = capsys.readouterr().err
+    assert text.count("\n") == 2  # the line, and what was said
+    assert text.count("\r") <= 1000 * 0.01 / 0.5 + 1
+    assert "training 1000/1000" in text
+    assert text.endswith("\nover\n")
+
+
+@pytest.mark.usefixtures("notebook")
+def test_what_is_said_in_a_notebook_begins_a_line_of_its_own(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Bar("training", 10) as bar:
+        bar.update(0)
+        clock.now += 1
+        bar.update(1)
+        bar.say("a note")
+    assert capsys.readouterr().err == "\rtraining 1/10  9 s left\na note\n"
+
+
+def test_ipython_in_a_terminal_is_no_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=object))
+    assert not terminal.in_notebook()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
+    assert not terminal.in_notebook()

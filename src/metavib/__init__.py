@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from metavib.estimator import MetaVIBClassifier as MetaVIBClassifier
+    from metavib.folder_training import FinishedRun as FinishedRun
+    from metavib.folder_training import train as train
     from metavib.serving.predictions import Prediction as Prediction
     from metavib.serving.predictor import Predictor as Predictor
     from metavib.serving.predictor import load as load
@@ -14,12 +16,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
+    "FinishedRun": "metavib.folder_training",
     "MetaVIBClassifier": "metavib.estimator",
     "Prediction": "metavib.serving.predictions",
     "Predictor": "metavib.serving.predictor",
     "load": "metavib.serving.predictor",
+    "train": "metavib.folder_training",
 }
-__all__ = ["MetaVIBClassifier", "Prediction", "Predictor", "__version__", "load"]
+__all__ = ["FinishedRun", "MetaVIBClassifier", "Prediction", "Predictor", "__version__", "load", "train"]
 
 
 def __getattr__(name: str) -> object:

@@ -159,7 +159,16 @@ def _add_training(train: argparse.ArgumentParser) -> None:
     train.add_argument(
         "dataset", metavar="DATASET", nargs="?", help="rotated-digits, rotated-mnist, pacs, vlcs, or a path"
     )
-    train.add_argument("--target", help="the domain that is held out; several as A,B, or all, make a grid")
+    train.add_argument(
+        "--target",
+        help="the domain that is held out; several as A,B, or all, make a grid; none trains on all domains",
+    )
+    train.add_argument(
+        "--measured-by",
+        nargs="+",
+        metavar="RUNS",
+        help="with --target none: run directories, or folders of them, that say what to expect of a new domain",
+    )
     train.add_argument("--algorithm", help="a name that `metavib describe` lists (metavib); several as A,B")
     train.add_argument("--without", metavar="DOMAINS", help="domains that play no part, as A,B")
     train.add_argument("--preset", help="paper, fast, augmented or equal (fast)")
@@ -319,4 +328,4 @@ def _add_coverage(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_device(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (%(default)s)")

@@ -96,6 +96,8 @@ def untrained(
     """The network with its first weights, which depend on the seed alone."""
     if experiment.backbone != FEATURES:
         return prepared_algorithm(experiment, classes, domains, device)
+    if device.type == "mps":
+        raise UserError("features are computed in float64, which an Apple GPU (mps) lacks: use device='cpu'.")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key_of(experiment.seed, "initialisation") & 0x7FFFFFFFFFFFFFFF)
         network = MLP(samples.shape[1], hidden_width)

@@ -71,14 +71,17 @@ def calibrate(algorithm: Algorithm, validation: Embedded) -> Calibration | None:
 
 def quantiles(values: Float[Tensor, "images"]) -> tuple[float, ...]:
     """101 of them: at each per cent the smallest value that at least this share of the values is not above."""
-    ordered = sorted(values.double().tolist())
+    ordered = sorted(values.cpu().double().tolist())
     places = [max(0, -(-per_cent * len(ordered) // 100) - 1) for per_cent in range(QUANTILES)]
     return tuple(round(math.ceil(ordered[place] / _ROUNDING) * _ROUNDING, 6) for place in places)
 
 
 @torch.no_grad()
 def answered(algorithm: Algorithm, images: Embedded, calibration: Calibration) -> dict[str, float | None]:
-    """The share of images that is not unsure at the usual coverage, and the share of those that is right."""
+    """The share of images that is not unsure at the usual coverage, and the share of those that is right.
+
+    `checked_on` is the number of validation images that the threshold rests on.
+    """
     threshold = calibration.threshold("sampled", COVERAGE)
     noise = shared_noise(algorithm, 0, images.features.device)
     size = chunk_of(algorithm)
@@ -91,6 +94,7 @@ def answered(algorithm: Algorithm, images: Embedded, calibration: Calibration) -
     count = int(answers.sum())
     return {
         "coverage": COVERAGE,
+        "checked_on": calibration.images,
         "answered": count / len(images.labels),
         "accuracy": int(hits.sum()) / count if count else None,
     }
@@ -113,5 +117,5 @@ def _class_distance(algorithm: Algorithm, validation: Embedded) -> float | None:
     means = algorithm.class_means()
     if means is None:
         return None
-    distance = (validation.features - means[validation.labels]).norm(dim=1).double().mean().item()
+    distance = (validation.features - means[validation.labels]).norm(dim=1).cpu().double().mean().item()
     return distance if math.isfinite(distance) and distance > 0 else None

@@ -38,7 +38,8 @@ def stack_key(experiment: Experiment) -> str:
     values = experiment.to_json()
     for name in ("target", "seed", "preset"):
         del values[name]
-    values["without"] = len(values["without"])  # as many source domains: an episode may take them all
+    # As many source domains: an episode may take them all.
+    values["without"] = len(values["without"]) + (experiment.target is not None)
     for name in FREE_TRAINING:
         del values["training"][name]
     for name in algorithm_named(experiment.algorithm).STACKABLE:

@@ -35,7 +35,7 @@ class Question:
     def folds(self, candidate: Cell) -> list[Cell]:
         """The runs that judge a candidate, in the folder `folds` beside its own."""
         experiment = candidate.experiment
-        kept_away = (*experiment.without, experiment.target)
+        kept_away = (*experiment.without, *([] if experiment.target is None else [experiment.target]))
         sources = [domain for domain in self.domains if domain not in kept_away]
         folds = [replace(experiment, target=domain, without=tuple(sorted(kept_away))) for domain in sources]
         return [Cell(fold, candidate.out.parent / "folds" / fold.identity()) for fold in folds]

@@ -82,7 +82,7 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
     pseudo_domains : how many random domains stand for those that `fit` is not told.
     settings : further settings by name, as `metavib describe` lists them, such as {"clip_norm": 0, "flip": 0.5}.
     random_state : a number, a RandomState or None. It decides everything that is random, predictions too.
-    device : "auto", "cpu" or "cuda".
+    device : "auto", "cpu", "cuda" or, for images, "mps".
     verbose : whether progress is shown, on stderr.
 
     Attributes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from metavib.algorithms.base import Algorithm, Noise
 from metavib.data.episodes import Source
 from metavib.data.prepared import LabelledRows
 from metavib.data.storage import Batch
+from metavib.device import widest_float
 from metavib.errors import UserError
 from metavib.networks.backbone import divided
 from metavib.processes.group import ALONE, Processes
@@ -156,35 +157,65 @@ class AtMean:
 @torch.no_grad()
 def measure_at_mean(algorithm: Algorithm, embedded: Embedded) -> AtMean:
     """Plain accuracy and loss at the mean. This waits for the device once."""
-    totals = torch.zeros(2, dtype=torch.float64, device=embedded.labels.device)
+    device = embedded.labels.device
+    totals = torch.zeros(2, dtype=widest_float(device), device=device)
     for features, labels in zip(embedded.features.split(CHUNK), embedded.labels.split(CHUNK), strict=True):
         log_probabilities = algorithm.predictive(features, None).log_probabilities[0, 0]
         hits = (log_probabilities.argmax(dim=-1) == labels).sum()
         loss = -log_probabilities.gather(-1, labels.unsqueeze(-1)).sum()
-        totals += torch.stack([hits.double(), loss.double()])
+        totals += torch.stack([hits.to(totals.dtype), loss.to(totals.dtype)])
     accuracy, loss = (totals / len(embedded.labels)).tolist()
     return AtMean(accuracy, loss if math.isfinite(loss) else LARGEST_LOSS)
 
 
-def measure(algorithm: Algorithm, embedded: Embedded, seed: int, settings: Evaluation) -> dict[str, Any]:
-    """Each measure as mean and deviation over the repeats, and how they were made."""
+def measure(
+    algorithm: Algorithm,
+    embedded: Embedded,
+    seed: int,
+    settings: Evaluation,
+    domains: Mapping[str, int] | None = None,
+) -> dict[str, Any]:
+    """Each measure as mean and deviation over the repeats, and how they were made.
+
+    `domains` says how many of the images are of each domain, one domain after the other: then the accuracy of each
+    class is also told domain by domain.
+    """
     draws = algorithm.prediction_noise_shapes(1)
     repeats = settings.repeats if draws else 1  # a method without draws gives the same answer every time
     found: dict[str, list[Tensor]] = {name: [] for name in MEASURES}
-    by_class = []
+    by_class: list[Tensor] = []
+    by_domain: dict[str, list[Tensor]] = {domain: [] for domain in domains or ()}
     for repeat in range(repeats):  # one after the other: the probabilities of all would take memory
         judged = _judged(algorithm, embedded, seed, repeat)
         for name, function in MEASURES.items():
             found[name].append(function(judged))
         by_class.append(judged.per_class_accuracy())
+        start = 0
+        for domain, count in (domains or {}).items():
+            by_domain[domain].append(judged.part(start, count).per_class_accuracy())
+            start += count
     record: dict[str, Any] = {"images": len(embedded.labels), "measured_by": _in_words(repeats, draws)}
     for name, measured in found.items():
-        values = torch.stack(measured).double()
+        values = torch.stack(measured).cpu().double()
         deviation = values.std(correction=1) if repeats > 1 else torch.zeros(())
         record[name] = {"mean": values.mean().item(), "deviation": deviation.item()}
-    means = torch.stack(by_class).double().mean(dim=0)
-    record["per_class_accuracy"] = [None if math.isnan(value) else value for value in means.tolist()]
+    record |= _by_class(by_class, embedded.labels)
+    if domains is not None:
+        labels = embedded.labels.split(list(domains.values()))
+        record["domains"] = {
+            domain: {"images": len(own)} | _by_class(by_domain[domain], own)
+            for domain, own in zip(domains, labels, strict=True)
+        }
     return record
+
+
+def _by_class(accuracies: Sequence[Tensor], labels: Int[Tensor, "images"]) -> dict[str, Any]:
+    """The mean accuracy of each class over the repeats, None where it has no image; and how many it has."""
+    means = torch.stack(list(accuracies)).cpu().double().mean(dim=0).tolist()
+    return {
+        "per_class_accuracy": [None if math.isnan(value) else value for value in means],
+        "per_class_images": torch.bincount(labels, minlength=len(means)).tolist(),
+    }
 
 
 def _in_words(repeats: int, draws: dict[str, tuple[int, ...]]) -> str:

@@ -31,7 +31,7 @@ class Experiment:
 
     dataset: str  # a known name, or the path of a folder or manifest
     protocol: str  # "" is the dataset's own default
-    target: str
+    target: str | None  # the domain that is held out; None where nothing is
     without: tuple[str, ...]  # domains that play no part at all
     algorithm: str
     backbone: str
@@ -59,6 +59,7 @@ class Experiment:
             seed=self.seed,
             validation_share=self.training.validation_share,
             without=self.without,
+            least_sources=algorithm_named(self.algorithm).LEAST_DOMAINS,
         )
 
     def identity(self) -> str:
@@ -78,10 +79,11 @@ def experiment_from(values: Mapping[str, Any], assignments: Mapping[str, Any] | 
     for name in values:
         if name not in names:
             raise unknown_name("key", str(name), names)
-    for name in ("dataset", "target"):
-        if not values.get(name) and values.get(name) != 0:
+    dataset, target = values.get("dataset"), values.get("target", "")  # null: nothing is held out
+    for name, value in (("dataset", dataset), ("target", "none" if target is None else target)):
+        if not value and value != 0:
             raise UserError(f"no {name} is given.")
-    dataset, target = str(values["dataset"]), str(values["target"])
+    dataset = str(dataset)
     algorithm = str(values.get("algorithm") or "metavib")
     algorithm_named(algorithm)
     preset = str(values.get("preset") or "fast")
@@ -106,7 +108,7 @@ def experiment_from(values: Mapping[str, Any], assignments: Mapping[str, Any] | 
     return Experiment(
         dataset=dataset,
         protocol=str(values.get("protocol") or ""),
-        target=target,
+        target=None if target is None else str(target),
         without=left_out(values.get("without")),
         algorithm=algorithm,
         backbone=backbone,

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from metavib.algorithms.base import Algorithm
 from metavib.data.prepared import LabelledRows
+from metavib.device import widest_float
 from metavib.evaluate import embed
 from metavib.functional.gaussian import Gaussian
 from metavib.functional.information import binned, distances_between, entropy, from_distances
@@ -47,8 +48,11 @@ class InformationProbe:
     def measure(self) -> dict[str, Any] | None:
         """A record of now, in bits; None where the weights have gone astray. This waits for the device once."""
         embedded = embed(self.algorithm, self.images.batches())
-        labels = embedded.labels
         first, second, code = self.network.layers(embedded.features)
+        device = embedded.labels.device
+        place = device if widest_float(device) == torch.float64 else torch.device("cpu")
+        labels, first, second = embedded.labels.to(place), first.to(place), second.to(place)
+        code = Gaussian(code.mean.to(place), code.log_variance.to(place))
         seen = (
             through_noise(first),
             through_noise(second),
@@ -57,7 +61,7 @@ class InformationProbe:
         numbers = [entropy(labels)]
         for layer in seen:
             distances = distances_between(layer)
-            by_chance = from_distances(distances, labels[self.shuffle]).with_label
+            by_chance = from_distances(distances, labels[self.shuffle.to(place)]).with_label
             numbers += [
                 *from_distances(distances, labels),
                 by_chance,

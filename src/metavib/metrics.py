@@ -34,6 +34,18 @@ class Judged(NamedTuple):
         hits = torch.bincount(self.labels[self.predicted == self.labels], minlength=self.classes)
         return hits.to(self.confidence.dtype) / torch.bincount(self.labels, minlength=self.classes)
 
+    def part(self, start: int, count: int) -> Judged:
+        """So many samples from this one on."""
+        own = slice(start, start + count)
+        return Judged(
+            self.labels[own],
+            self.predicted[own],
+            self.confidence[own],
+            self.of_label[own],
+            self.squared_error[own],
+            self.classes,
+        )
+
     def class_averaged_accuracy(self) -> Float[Tensor, ""]:
         """As the function of this name."""
         return self.per_class_accuracy().nanmean()

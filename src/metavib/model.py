@@ -38,7 +38,7 @@ class ModelDescription:
     frozen_normalisation: bool  # trained from given weights, with their normalisation statistics kept
     classes: tuple[str, ...]
     source_domains: tuple[str, ...]
-    unseen_domain: str
+    unseen_domain: str | None  # None where nothing was held out
     preprocessing: dict[str, Any]
     seed: int
     experiment: str

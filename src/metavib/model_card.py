@@ -8,7 +8,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from metavib.class_accuracy import NAMED, rows_of_run, worst_first
 from metavib.model import ModelDescription
+
+MOST_CLASSES = 50  # rows of a table; results.json has them all
 
 _MEASURES = {
     "class_averaged_accuracy": "class-averaged accuracy",
@@ -28,6 +31,8 @@ def model_card(description: ModelDescription, results: dict[str, Any]) -> str:
         f"## Data\n\n{_data(description, results)}",
         f"## Protocol\n\n{_protocol(description, results)}",
         f"## Results\n\n{_results(description, results)}",
+        *([f"## A new domain\n\n{_new_domain(results)}"] if description.unseen_domain is None else []),
+        *([f"## Classes\n\n{classes}"] if (classes := _classes(results)) else []),
         f"## Use\n\n{_use(description)}",
         f"## Limits\n\n{_limits(description, results)}",
     ]
@@ -35,17 +40,16 @@ def model_card(description: ModelDescription, results: dict[str, Any]) -> str:
 
 
 def _title(description: ModelDescription, results: dict[str, Any]) -> str:
+    if description.unseen_domain is None:
+        return f"{description.algorithm} on {results['dataset']}, trained on all domains"
     return f"{description.algorithm} on {results['dataset']}, {description.unseen_domain} unseen"
 
 
 def _header(description: ModelDescription, results: dict[str, Any]) -> str:
     """A string in JSON is a string in YAML, whatever a folder or class is called."""
-    metrics = [
-        f"    - type: {'accuracy' if 'accuracy' in name else name}\n"
-        f"      name: {words}\n"
-        f"      value: {results['unseen'][name]['mean']:.4f}"
-        for name, words in _MEASURES.items()
-    ]
+    measured, where = results["unseen"], f"unseen domain {description.unseen_domain}"
+    if description.unseen_domain is None:
+        measured, where = results["source_validation"], "source validation"
     tags = ["domain-generalization", "uncertainty", description.algorithm, description.backbone]
     return "\n".join(
         [
@@ -54,27 +58,43 @@ def _header(description: ModelDescription, results: dict[str, Any]) -> str:
             "pipeline_tag: image-classification",
             "tags:",
             *(f"- {json.dumps(tag)}" for tag in tags),
-            "model-index:",
-            f"- name: {json.dumps(_title(description, results))}",
-            "  results:",
-            "  - task:",
-            "      type: image-classification",
-            "    dataset:",
-            f"      name: {json.dumps(results['dataset'] + ', unseen domain ' + description.unseen_domain)}",
-            f"      type: {json.dumps(results['dataset'])}",
-            "    metrics:",
-            *metrics,
+            *([] if measured is None else _index(_title(description, results), results, measured, where)),
             "---",
         ]
     )
 
 
+def _index(title: str, results: dict[str, Any], measured: dict[str, Any], where: str) -> list[str]:
+    """The measures, as the hub lists them."""
+    return [
+        "model-index:",
+        f"- name: {json.dumps(title)}",
+        "  results:",
+        "  - task:",
+        "      type: image-classification",
+        "    dataset:",
+        f"      name: {json.dumps(results['dataset'] + ', ' + where)}",
+        f"      type: {json.dumps(results['dataset'])}",
+        "    metrics:",
+        *(
+            f"    - type: {'accuracy' if 'accuracy' in name else name}\n"
+            f"      name: {words}\n"
+            f"      value: {measured[name]['mean']:.4f}"
+            for name, words in _MEASURES.items()
+        ),
+    ]
+
+
 def _introduction(description: ModelDescription, results: dict[str, Any]) -> str:
+    measured = (
+        "with all its domains: nothing was held out, so that no measure here is of a domain it has never seen"
+    )
+    if description.unseen_domain is not None:
+        measured = f"and measured on {_quoted(description.unseen_domain)}, which it has never seen"
     return (
         f"An image classifier with {len(description.classes)} classes, trained by `{description.algorithm}` on "
-        f"{_and(description.source_domains)} and measured on {_quoted(description.unseen_domain)}, which it has "
-        f"never seen. It says how sure it is. Backbone: `{description.backbone}`, first weights: "
-        f"{_first_weights(results['weights'])}."
+        f"{_and(description.source_domains)} {measured}. It says how sure it is. Backbone: "
+        f"`{description.backbone}`, first weights: {_first_weights(results['weights'])}."
     )
 
 
@@ -83,7 +103,9 @@ def _data(description: ModelDescription, results: dict[str, Any]) -> str:
     lines = [
         f"- dataset: {_quoted(results['dataset'])} ({results['protocol']})",
         f"- source domains: {_and(description.source_domains)}",
-        f"- unseen domain: {_quoted(description.unseen_domain)}, {results['unseen']['images']:,} images",
+        "- unseen domain: none, nothing was held out"
+        if description.unseen_domain is None
+        else f"- unseen domain: {_quoted(description.unseen_domain)}, {results['unseen']['images']:,} images",
         f"- source validation: {validation['images']:,} images"
         if validation
         else "- no source validation images",
@@ -96,10 +118,11 @@ def _data(description: ModelDescription, results: dict[str, Any]) -> str:
 
 def _protocol(description: ModelDescription, results: dict[str, Any]) -> str:
     method = ", ".join(f"`{name}` = {value}" for name, value in description.method.items())
+    measured = results["unseen"] or results["source_validation"]
     lines = [
         f"- preset {results['preset']}, {results['steps']:,} steps, seed {results['seed']}",
         f"- model chosen by: {results['selection']}; averaged weights: {results['average']}",
-        f"- measured by: {results['unseen']['measured_by']}",
+        f"- measured by: {measured['measured_by']}" if measured else "- measured by: nothing",
         f"- settings of the method: {method or 'none'}",
         f"- experiment `{results['experiment']}`, split `{results['split']}`",
     ]
@@ -107,9 +130,13 @@ def _protocol(description: ModelDescription, results: dict[str, Any]) -> str:
 
 
 def _results(description: ModelDescription, results: dict[str, Any]) -> str:
-    columns = {f"{_quoted(description.unseen_domain)} (unseen)": results["unseen"]}
+    columns = {}
+    if description.unseen_domain is not None:
+        columns[f"{_quoted(description.unseen_domain)} (unseen)"] = results["unseen"]
     if results["source_validation"]:
         columns["source validation"] = results["source_validation"]
+    if not columns:
+        return "Nothing was measured: there were neither unseen nor validation images."
     rows = ["| measure | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     for name, words in _MEASURES.items():
         cells = [f"{of[name]['mean']:.4f} +- {of[name]['deviation']:.4f}" for of in columns.values()]
@@ -119,10 +146,66 @@ def _results(description: ModelDescription, results: dict[str, Any]) -> str:
     if unsure:
         right = "" if unsure["accuracy"] is None else f", of which {unsure['accuracy']:.1%} were right"
         text += (
-            f" At the threshold that answers {unsure['coverage']:.0%} of the source validation images, "
+            f" At the threshold that answers {unsure['coverage']:.0%} of the source validation images"
+            f"{_checked_on(unsure.get('checked_on'))}, "
             f"{unsure['answered']:.1%} of the unseen images were answered{right}; the others are `unsure`."
         )
     return text
+
+
+def _new_domain(results: dict[str, Any]) -> str:
+    """What runs that held domains out found, where they were named."""
+    expected = results.get("expected")
+    if expected is None:
+        return (
+            "What it reaches on a new domain is not known: nothing was held out. Validation images of its own "
+            "domains are easier. Runs that hold domains out can say it: `metavib train --out RUN --measured-by "
+            "RUNS`."
+        )
+    accuracy, runs = expected["accuracy"], expected["runs"]
+    rows = ["| held out | accuracy | class-averaged accuracy | images | runs |", "|---|---|---|---|---|"]
+    for domain, one in sorted(expected["domains"].items(), key=lambda item: item[1]["accuracy"]):
+        rows.append(
+            f"| {_quoted(domain)} | {one['accuracy']:.4f} | {one['class_averaged_accuracy']:.4f} | "
+            f"{one['images']:,} | {one['runs']} |"
+        )
+    text = (
+        f"Expected accuracy: {accuracy['mean']:.4f}"
+        + (
+            f" +- {accuracy['deviation']:.4f} (deviation over domains)"
+            if len(expected["domains"]) > 1
+            else ""
+        )
+        + f", from {runs} run{'' if runs == 1 else 's'} of the same method, each measured on a domain that it had "
+        "never seen. This model itself has seen all of these domains.\n\n" + "\n".join(rows)
+    )
+    if expected["differences"]:
+        text += f"\n\nThose runs differ from this one: {'; '.join(map(_quoted, expected['differences']))}."
+    return text
+
+
+def _classes(results: dict[str, Any]) -> str:
+    """The accuracy of each class in each domain, worst first."""
+    rows = worst_first(rows_of_run(results))
+    if not rows:
+        return ""
+    lines = ["| class | domain | accuracy | images |", "|---|---|---|---|"]
+    for row in rows[:MOST_CLASSES]:
+        kind = "unseen" if row.unseen else "source validation"
+        lines.append(
+            f"| {_quoted(row.label)} | {_quoted(row.domain)} ({kind}) | {row.accuracy:.4f} | {row.number} |"
+        )
+    if len(rows) > MOST_CLASSES:
+        lines.append(f"\nThe worst {MOST_CLASSES} of {len(rows):,}; `results.json` of the run has all.")
+    at_zero = [f"{_quoted(row.label)} in {_quoted(row.domain)}" for row in rows if row.accuracy == 0]
+    if at_zero:
+        more = f", and {len(at_zero) - NAMED} more" if len(at_zero) > NAMED else ""
+        lines.append(f"\n**Warning:** 0 % is right of {', '.join(at_zero[:NAMED])}{more}.")
+    return "\n".join(lines)
+
+
+def _checked_on(images: int | None) -> str:
+    return "" if images is None else f" (checked on {images:,} images)"
 
 
 def _use(description: ModelDescription) -> str:
@@ -141,14 +224,16 @@ def _limits(description: ModelDescription, results: dict[str, Any]) -> str:
     lines = [
         "- It knows its classes only: a picture of anything else gets one of them too. Look at `unsure` and at "
         "`distances`.",
-        f"- One unseen domain was measured, with one seed. Others than {_quoted(description.unseen_domain)} may "
-        "be harder.",
+        "- No unseen domain was measured with it: a new one may be harder than its own."
+        if description.unseen_domain is None
+        else f"- One unseen domain was measured, with one seed. Others than {_quoted(description.unseen_domain)} "
+        "may be harder.",
     ]
     if description.calibration is None:
         lines.append("- It keeps no thresholds: `unsure` is not known.")
     else:
         lines.append(
-            f"- Thresholds come from {description.calibration.images:,} source validation images. On other "
+            f"- Thresholds are checked on {description.calibration.images:,} source validation images. On other "
             "domains more images are flagged, and a sure answer can be wrong."
         )
     if results["selection"] == "oracle":

@@ -50,15 +50,17 @@ def _results(path: Path) -> dict[str, Any]:
     """What a finished run has measured, with all that is shown of it."""
     results = read_json(path)
     try:
-        for name in ("unseen_domain", "algorithm", "selection", "protocol", "split"):
+        for name in ("algorithm", "selection", "protocol", "split"):
             checked(str, results[name], name)
         checked(int, results["seed"], "seed")
-        unseen = results["unseen"]
-        checked(int, unseen["images"], "images")
-        checked(str, unseen["measured_by"], "measured_by")
-        for name in MEASURES:
-            for part in ("mean", "deviation"):
-                checked(float, unseen[name][part], name)
+        held_out = checked(str | None, results["unseen_domain"], "unseen_domain") is not None
+        measured = results["unseen"] if held_out else results["source_validation"]
+        if held_out or measured is not None:
+            checked(int, measured["images"], "images")
+            checked(str, measured["measured_by"], "measured_by")
+            for name in MEASURES:
+                for part in ("mean", "deviation"):
+                    checked(float, measured[name][part], name)
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} is damaged: {error!r}. Remove it, and the run is measured again.") from error
     return results
@@ -86,6 +88,10 @@ def check_episode(experiment: Experiment, split: Split) -> None:
 def check_selection(experiment: Experiment, sources: Sources) -> None:
     """Selecting by source validation takes validation images, and swad has a rule of its own."""
     training = experiment.training
+    if training.selection == "oracle" and experiment.target is None:
+        raise UserError(
+            "the oracle selects by the unseen domain, and nothing is held out: leave --select out."
+        )
     if training.average == "swad" and training.selection == "oracle":
         raise UserError("swad chooses its steps by source validation: it cannot be selected by the oracle.")
     if training.average == "swad" and len(sources.validation) == 0:

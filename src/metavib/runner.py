@@ -204,7 +204,7 @@ def _introduce(opened: Opened, say: Callable[[str], None]) -> None:
     experiment, sources = opened.experiment, opened.run.sources
     say(
         f"{experiment.algorithm} on {opened.dataset.name} ({opened.dataset.protocol}), "
-        f"{opened.split.target!r} unseen, seed {experiment.seed}, split {opened.run.split}"
+        f"{_held_out(opened.split)}, seed {experiment.seed}, split {opened.run.split}"
     )
     for skipped in sources.record["skipped_files"]:
         say(f"left out {skipped}")
@@ -215,8 +215,14 @@ def _introduce(opened: Opened, say: Callable[[str], None]) -> None:
         say(f"{size:,.0f} MiB of images do not fit into memory: they are read as they are needed")
 
 
+def _held_out(split: Split) -> str:
+    if split.target is not None:
+        return f"{split.target!r} unseen"
+    return f"trained on all {len(split.train)} domains and nothing held out"
+
+
 def finish(opened: Opened, surroundings: Surroundings) -> dict[str, Any]:
-    """Keep the model; then, and only now, open the unseen domain and measure.
+    """Keep the model; then, and only now, open the unseen domain, if one is held out, and measure.
 
     A blind run ends before that, with what its source validation says. Called again with open eyes, it is measured
     without a further step.
@@ -242,8 +248,8 @@ def finish(opened: Opened, surroundings: Surroundings) -> dict[str, Any]:
     )
     save_model(directory.model, algorithm, description)
 
-    def measured(embedded: Embedded) -> dict[str, Any]:
-        return measure(algorithm, embedded, experiment.seed, experiment.evaluation)
+    def measured(embedded: Embedded, domains: dict[str, int] | None = None) -> dict[str, Any]:
+        return measure(algorithm, embedded, experiment.seed, experiment.evaluation, domains)
 
     known = {
         "format": FORMAT,
@@ -264,25 +270,28 @@ def finish(opened: Opened, surroundings: Surroundings) -> dict[str, Any]:
         "unseen_domain": split.target,
     }
     if surroundings.blind:
-        known["source_validation"] = measured(validation) if validation else None
+        known["source_validation"] = measured(validation, sources.validation_of) if validation else None
         atomic.write_json(directory.validation, known)
         return known
-    target, target_record = open_target(
-        dataset,
-        split,
-        preprocessing,
-        surroundings.device,
-        sources.digests,
-        skip_bad=surroundings.skip_bad,
-        progress=surroundings.reading,
-    )
-    for skipped in target_record["skipped_files"]:
-        surroundings.say(f"left out {skipped}")
-    unseen = embed(algorithm, target.batches())
+    unseen = target_record = None
+    if split.target is not None:
+        target, target_record = open_target(
+            dataset,
+            split,
+            preprocessing,
+            surroundings.device,
+            sources.digests,
+            skip_bad=surroundings.skip_bad,
+            progress=surroundings.reading,
+        )
+        for skipped in target_record["skipped_files"]:
+            surroundings.say(f"left out {skipped}")
+        unseen = embed(algorithm, target.batches())
+    calibration = description.calibration
     results = known | {
-        "unseen": measured(unseen),
-        "source_validation": measured(validation) if validation else None,
-        "unsure": answered(algorithm, unseen, description.calibration) if description.calibration else None,
+        "unseen": measured(unseen) if unseen else None,
+        "source_validation": measured(validation, sources.validation_of) if validation else None,
+        "unsure": answered(algorithm, unseen, calibration) if unseen and calibration else None,
         "data": sources.record | {"target": target_record},
     }
     atomic.write_text(directory.model / "README.md", model_card(description, results))

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 PLAIN_SECONDS = 5.0  # between two lines of progress where there is no terminal
+NOTEBOOK_SECONDS = 0.5  # between two states of the one line in a notebook
 
 
 class _Terminal:
@@ -39,7 +40,8 @@ def give_terminal_back() -> None:
 
 
 class Bar:
-    """Progress of one long piece of work: a bar in a terminal, now and then a line elsewhere.
+    """Progress of one long piece of work: a bar in a terminal, one line that changes in a notebook, and now and
+    then a line elsewhere.
 
     It appears with the first update and is let go of with the last, so that one bar can follow another.
     """
@@ -53,6 +55,7 @@ class Bar:
         self.first: int | None = None  # where this call began: a resumed run did not do the rest now
         self.started = self.told = time.monotonic()
         self.rich: Any = None
+        self.written = 0  # characters of the line in a notebook, which the next ones must cover
 
     def __enter__(self) -> Bar:
         return self
@@ -79,17 +82,38 @@ class Bar:
             self.rich.update(self.task, completed=done, description=self.title, detail=detail, left=left)
             if over:
                 self._let_go()
+            return
+        much = f"{done}" if self.total is None else f"{done}/{self.total}"
+        line = "  ".join(filter(None, [f"{self.title} {much}", detail, left]))
+        if in_notebook():
+            if now - self.told >= NOTEBOOK_SECONDS or (over and (self.shows_last_line or self.written)):
+                self.told = now
+                self._overwrite(line)
+            if over:
+                self._let_go()
         elif now - self.told >= PLAIN_SECONDS or (over and self.shows_last_line):
             self.told = now
-            much = f"{done}" if self.total is None else f"{done}/{self.total}"
-            say("  ".join(filter(None, [f"{self.title} {much}", detail, left])))
+            say(line)
 
     def say(self, text: str) -> None:
         """A line above the bar."""
         if self.rich is not None:
             self.rich.console.print(text, highlight=False, markup=False)
         else:
+            self._end_line()
             say(text)
+
+    def _overwrite(self, line: str) -> None:
+        """Put the line in place of the one before it."""
+        if not _Terminal.silent:
+            print("\r" + line.ljust(self.written), end="", file=sys.stderr, flush=True)
+            self.written = len(line)
+
+    def _end_line(self) -> None:
+        """What comes next begins a line of its own."""
+        if self.written:
+            print(file=sys.stderr)
+            self.written = 0
 
     def _appear(self) -> None:
         if take_terminal():
@@ -101,10 +125,17 @@ class Bar:
                 give_terminal_back()
 
     def _let_go(self) -> None:
+        self._end_line()
         if self.rich is not None:
             self.rich.stop()
             self.rich = None
             give_terminal_back()
+
+
+def in_notebook() -> bool:
+    """Whether a notebook shows what is printed: IPython is there, with a kernel behind it."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
 def say(text: str) -> None:

@@ -44,6 +44,9 @@ class Algorithm(nn.Module, ABC):
     """Whether it has parameters for each source domain: `__init__` takes their number as `domains`, and
     `Samples.domains` says which domain is which."""
 
+    LEAST_DOMAINS: int = 2
+    """The fewest source domains that it can learn from; one is enough where domains make no difference."""
+
     PAIRED: bool = False
     """Whether all domains of an episode are drawn by the same numbers: of Rotated MNIST, the same digits."""
 

@@ -31,6 +31,7 @@ class ERM(SoftmaxClassifier):
         """ERM has no settings of its own."""
 
     SPLITS_DOMAINS = False
+    LEAST_DOMAINS = 1
 
     def __init__(self, backbone: Backbone, classes: int, config: Config) -> None:
         super().__init__(backbone, classes)

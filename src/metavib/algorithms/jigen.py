@@ -70,6 +70,7 @@ class JiGen(SoftmaxClassifier):
 
     STACKABLE = ("jigsaw_weight", "shuffled_share")
     SPLITS_DOMAINS = False
+    LEAST_DOMAINS = 1
     WHOLE_IMAGES = True
     TRAINING_ONLY = ("jigsaw_classifier.",)
     jigsaw_weight: Tensor

@@ -8,6 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from metavib.class_accuracy import rows_of
+from metavib.commands.outcome import show_classes
 from metavib.commands.train import show_results
 from metavib.data.prepared import open_target, training_digests
 from metavib.data.splits import split_domains
@@ -31,6 +33,11 @@ def run(arguments: argparse.Namespace) -> int:
     root = Path(arguments.data) if arguments.data else None
     dataset = experiment.dataset_in(root)
     domain = arguments.domain or experiment.target
+    if domain is None:
+        raise UserError(
+            f"nothing was held out in {directory.path}: there is no unseen domain to measure on. --domain NAME "
+            f"measures on the validation images of a source domain: {', '.join(description.source_domains)}."
+        )
     if domain not in dataset.domains:
         raise unknown_name("domain", domain, dataset.domains)
     split = experiment.split_of(dataset)
@@ -44,7 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
             domain,
             seed=experiment.seed,
             validation_share=experiment.training.validation_share,
-            without=sorted({*experiment.without, experiment.target} - {domain}),
+            without=sorted({*experiment.without, *filter(None, [experiment.target])} - {domain}),
+            least_sources=1,  # the model is there already
         )
     seen_in_training = domain in split.train
     preprocessing = preprocessing_of(algorithm.backbone)
@@ -88,6 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     }
     kind = "source domain" if seen_in_training else "unseen domain"
     show_results(f"{kind} {domain!r}", results["measured"], results)
+    show_classes(rows_of(split.classes, results["measured"], domain, unseen=not seen_in_training))
     if arguments.json:
         print(json.dumps(results | {"run": str(directory.path)}))
     return 0

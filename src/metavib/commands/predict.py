@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import NoReturn, cast
 
+from metavib.commands.outcome import checked_on
 from metavib.commands.prediction_forms import CSV, Form, JSONLines, Table, printable
 from metavib.data.images import EXTENSIONS
 from metavib.errors import UserError
@@ -91,7 +92,7 @@ def explain(predictor: Predictor) -> None:
     if predictor.threshold is not None:
         text += (
             f"; unsure is above {predictor.threshold:.3f}, which {predictor.coverage:.0%} of the source "
-            "validation images do not exceed"
+            f"validation images do not exceed ({checked_on(predictor.checked_on)})"
         )
     say(f"{text}.")
 

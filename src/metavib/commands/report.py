@@ -14,6 +14,7 @@ import torch
 from metavib import atomic
 from metavib.device import resolve_device
 from metavib.errors import UserError, unknown_name
+from metavib.reports.class_tables import class_tables
 from metavib.reports.collection import FIGURES, Material, draw
 from metavib.reports.figure import Figure, Missing
 from metavib.reports.page import Page, Section
@@ -111,8 +112,11 @@ def write_figures(folder: Path, sections: Sequence[Section], *, with_tables: boo
 
     for section, name in zip(sections, folder_names([section.group for section in sections]), strict=True):
         place = folder / name
-        for table in tables_of(section.group) if with_tables else []:
-            write(place / f"{table.name}.csv", table.csv().encode())
+        if with_tables:
+            tables = {table.name: table.csv() for table in tables_of(section.group)}
+            tables |= {table.name: table.csv() for table in class_tables(section.group)}
+            for table_name, text in tables.items():
+                write(place / f"{table_name}.csv", text.encode())
         for figure in section.figures:
             if isinstance(figure, Figure):
                 write(place / f"{figure.name}.svg", figure.svg.encode())

@@ -10,7 +10,8 @@ import os
 import secrets
 import shlex
 import signal
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,17 +19,22 @@ from typing import Any
 import torch
 
 from metavib.averaging import AVERAGES
+from metavib.class_accuracy import rows_of_run
+from metavib.commands.outcome import show_classes, show_expectation, show_threshold
 from metavib.config_file import read_config
 from metavib.cross_validation import LEAVE_ONE_DOMAIN_OUT, RULES
 from metavib.data.catalog import NAMES, open_dataset
 from metavib.errors import UserError, unknown_name
+from metavib.expectation import expectation, record_expectation
 from metavib.experiment import Experiment, experiment_from
-from metavib.processes.group import Processes
+from metavib.processes.group import ALONE, Processes
 from metavib.processes.torchrun import joined, started_by_torchrun
 from metavib.run_directory import RunDirectory, read_json
 from metavib.runner import Surroundings, run_experiment
 from metavib.terminal import Bar, counting_bar, say
 from metavib.trainer import Progress, Stopped
+
+NOTHING = "none"  # the target that holds nothing out
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -54,6 +60,32 @@ def train_one(arguments: argparse.Namespace, processes: Processes, device: torch
         experiment, out = experiment_and_place(arguments)
     else:
         experiment, out = _decided_by_first(arguments, processes)
+    try:
+        results = trained(arguments, experiment, out, device, processes)
+    except Stopped as stopped:
+        say(f"metavib: {stopped}; the run is kept. To go on: {resume_command(arguments, out)}")
+        return 130
+    if not processes.first:
+        return 0
+    show_run(results)
+    say(f"the run is in {out}. Try: metavib predict {shlex.quote(str(out))} IMAGE...")
+    if arguments.json:
+        print(json.dumps(results | {"run": str(out)}))
+    return 0
+
+
+def trained(
+    arguments: argparse.Namespace,
+    experiment: Experiment,
+    out: Path,
+    device: torch.device,
+    processes: Processes = ALONE,
+) -> dict[str, Any]:
+    """Train and measure one run while a bar shows how far it is; its results. Raises `Stopped` on Ctrl-C.
+
+    The command line and `metavib.train` share this.
+    """
+    expected = processes.from_first(lambda: expected_of(arguments, experiment))
     with (
         stop_requested() if processes.size == 1 else contextlib.nullcontext(processes.asked_to_stop) as stop,
         counting_bar("reading images") as reading,
@@ -70,22 +102,31 @@ def train_one(arguments: argparse.Namespace, processes: Processes, device: torch
             say=bar.say,
             processes=processes,
         )
-        try:
-            results = run_experiment(experiment, out, surroundings)
-        except Stopped as stopped:
-            bar.say(f"metavib: {stopped}; the run is kept. To go on: {resume_command(arguments, out)}")
-            return 130
-    if not processes.first:
-        return 0
-    show_results(f"unseen domain {results['unseen_domain']!r}", results["unseen"], results)
-    say(f"the run is in {out}. Try: metavib predict {shlex.quote(str(out))} IMAGE...")
-    if arguments.json:
-        print(json.dumps(results | {"run": str(out)}))
-    return 0
+        results = run_experiment(experiment, out, surroundings)
+    if expected is None or not processes.first:
+        return results
+    return record_expectation(RunDirectory(out), expected)
 
 
-def experiment_and_place(arguments: argparse.Namespace) -> tuple[Experiment, Path]:
-    """What to train and where, from the flags, the configuration file and a run that is there already."""
+def expected_of(arguments: argparse.Namespace, experiment: Experiment) -> dict[str, Any] | None:
+    """What `--measured-by` says of a new domain, found before anything is trained; None where it is not given."""
+    if not arguments.measured_by:
+        return None
+    if experiment.target is not None:
+        raise UserError(
+            f"--measured-by goes with --target none: this run measures on {experiment.target!r} itself."
+        )
+    dataset = experiment.dataset_in(Path(arguments.data) if arguments.data else None)
+    return expectation([Path(path) for path in arguments.measured_by], experiment, dataset)
+
+
+def experiment_and_place(
+    arguments: argparse.Namespace, given: Mapping[str, Any] | None = None
+) -> tuple[Experiment, Path]:
+    """What to train and where, from the flags, the configuration file and a run that is there already.
+
+    `given` are values that no flag can have: a target of None holds nothing out, whatever the domains are called.
+    """
     recorded = _recorded_experiment(Path(arguments.out)) if arguments.out else {}
     values: dict[str, Any] = read_config(Path(arguments.config)) if arguments.config else {}
     if not arguments.dataset and not arguments.config:
@@ -96,16 +137,27 @@ def experiment_and_place(arguments: argparse.Namespace) -> tuple[Experiment, Pat
         values = dict(recorded)  # only --out: go on with the run that is there
     names = ("dataset", "protocol", "target", "without", "algorithm", "preset", "backbone", "weights", "seed")
     values |= {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+    values |= given or {}
     if values.get("seed") is None:
         values["seed"] = recorded.get("seed", secrets.randbelow(2**31))
     values["dataset"] = absolute_if_path(values.get("dataset"), NAMES)
     values["weights"] = absolute_if_path(values.get("weights"), ("imagenet", "none"))
-    if values.get("target") is None:
-        root = Path(arguments.data) if arguments.data else None
-        found = open_dataset(str(values["dataset"]), data_root=root, protocol=values.get("protocol"), seed=0)
-        raise UserError(f"no --target is given: name the domain to hold out, {', '.join(found.domains)}.")
+    if values.get("target", NOTHING) == NOTHING:
+        _decide_target(values, Path(arguments.data) if arguments.data else None)
     experiment = experiment_from(values, assignments_from(arguments))
     return experiment, Path(arguments.out) if arguments.out else usual_place(experiment)
+
+
+def _decide_target(values: dict[str, Any], data_root: Path | None) -> None:
+    """Nothing is held out where the target is "none", unless the dataset has a domain of that name."""
+    found = open_dataset(str(values["dataset"]), data_root=data_root, protocol=values.get("protocol"), seed=0)
+    if "target" not in values:
+        raise UserError(
+            f"no --target is given: name the domain to hold out, {', '.join(found.domains)}, or none to train "
+            "on all of them."
+        )
+    if NOTHING not in found.domains:
+        values["target"] = None
 
 
 def assignments_from(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -145,7 +197,8 @@ def absolute_if_path(value: Any, names: tuple[str, ...]) -> Any:
 
 def usual_place(experiment: Experiment) -> Path:
     """The run directory where none is named."""
-    parts = [Path(experiment.dataset).stem, experiment.target, experiment.algorithm, f"seed{experiment.seed}"]
+    target = NOTHING if experiment.target is None else experiment.target
+    parts = [Path(experiment.dataset).stem, target, experiment.algorithm, f"seed{experiment.seed}"]
     if experiment.training.average != "none":
         parts.insert(3, experiment.training.average)
     if experiment.without:
@@ -161,12 +214,16 @@ def resume_command(arguments: argparse.Namespace, out: Path) -> str:
     for name in ("data", "memory", "device"):
         if getattr(arguments, name) not in (None, "auto"):
             words += [f"--{name}", getattr(arguments, name)]
-    return shlex.join(words + (["--skip-bad"] if arguments.skip_bad else []))
+    words += ["--skip-bad"] if arguments.skip_bad else []
+    return shlex.join(words + (["--measured-by", *arguments.measured_by] if arguments.measured_by else []))
 
 
 @contextlib.contextmanager
 def stop_requested() -> Iterator[Callable[[], bool]]:
     """Whether Ctrl-C (or a scheduler's SIGTERM) asked to stop; a second Ctrl-C does not wait."""
+    if threading.current_thread() is not threading.main_thread():  # which alone hears of signals
+        yield lambda: False
+        return
     requested = False
 
     def request(number: int, frame: FrameType | None) -> None:
@@ -218,6 +275,20 @@ def show_results(title: str, measured: dict[str, Any], results: dict[str, Any]) 
         f"  ({measured['measured_by']}; {selected_by(results)}; protocol: {results['protocol']}; "
         f"split {results['split']}; seed {results['seed']})"
     )
+
+
+def show_run(results: dict[str, Any]) -> None:
+    """What a run measured: on its unseen domain, or on source validation where nothing was held out."""
+    if results["unseen"] is not None:
+        show_results(f"unseen domain {results['unseen_domain']!r}", results["unseen"], results)
+    elif results["source_validation"] is not None:
+        show_results("source validation (nothing was held out)", results["source_validation"], results)
+    else:
+        say("nothing was held out and there are no validation images: nothing was measured.")
+    show_classes(rows_of_run(results))
+    show_threshold(results)
+    if results["unseen"] is None:
+        show_expectation(results)
 
 
 def _decided_by_first(arguments: argparse.Namespace, processes: Processes) -> tuple[Experiment, Path]:

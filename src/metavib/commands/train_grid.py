@@ -10,13 +10,18 @@ import json
 import shlex
 import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from metavib.cells import Cell
+from metavib.class_accuracy import never_right, rows_of_run
+from metavib.commands.outcome import expected_in_words
 from metavib.commands.train import (
+    NOTHING,
     absolute_if_path,
     assignment,
+    expected_of,
     experiment_and_place,
     in_words,
     selected_by,
@@ -27,8 +32,10 @@ from metavib.cross_validation import LEAVE_ONE_DOMAIN_OUT, Choice, choose, quest
 from metavib.data.catalog import NAMES, open_dataset
 from metavib.device import resolve_device
 from metavib.errors import UserError, unknown_name
+from metavib.expectation import record_expectation
 from metavib.experiment import left_out, shared_out
 from metavib.grid import Done, run_grid
+from metavib.run_directory import RunDirectory
 from metavib.runner import Surroundings
 from metavib.terminal import Bar, counting_bar, mean_and_deviation, say, table
 from metavib.trainer import Progress, Stopped
@@ -48,6 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     cells, varied = grid_of(arguments)
     resolve_device(arguments.device)  # an error comes before anything is said
     batch = 1 if arguments.no_batch else arguments.batch
+    expected = expected_of_cells(arguments, cells)
     try:
         if arguments.select == LEAVE_ONE_DOMAIN_OUT:
             cells, done = run_chosen(arguments, cells, varied, batch)
@@ -58,10 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     except Stopped as stopped:
         say(f"metavib: {stopped}; the runs are kept. To go on: {resume_command(arguments)}")
         return 130
-    say("\nAccuracy on the unseen domain, %, mean and deviation over seeds:")
-    say(results_table(done, varied, "accuracy"))
-    say("\nCalibration error (ECE) on the unseen domain, %:")
-    say(results_table(done, varied, "ece"))
+    done = [with_expectation(one, expected.get(one.cell.out)) for one in done]
+    show_tables(done, varied)
     failed = [one for one in done if one.results is None]
     first = next((one.results for one in done if one.results), None)
     if first:
@@ -77,6 +83,42 @@ def run(arguments: argparse.Namespace) -> int:
         )
         return 2
     return 0
+
+
+def expected_of_cells(
+    arguments: argparse.Namespace, cells: Sequence[Cell]
+) -> dict[Path, dict[str, Any] | None]:
+    """What `--measured-by` says of each run that holds nothing out; an error where all hold a domain out."""
+    final = [cell for cell in cells if cell.experiment.target is None] or cells
+    return {cell.out: expected_of(arguments, cell.experiment) for cell in final}
+
+
+def with_expectation(done: Done, expected: dict[str, Any] | None) -> Done:
+    """A run with what to expect of a new domain in its results and its model card."""
+    if expected is None or done.results is None:
+        return done
+    return replace(done, results=record_expectation(RunDirectory(done.cell.out), expected))
+
+
+def show_tables(done: Sequence[Done], varied: Sequence[str]) -> None:
+    """What was measured: on unseen domains, and on source validation where nothing was held out."""
+    held_out = [one for one in done if one.cell.experiment.target is not None]
+    if held_out:
+        say("\nAccuracy on the unseen domain, %, mean and deviation over seeds:")
+        say(results_table(held_out, varied, "accuracy"))
+        say("\nCalibration error (ECE) on the unseen domain, %:")
+        say(results_table(held_out, varied, "ece"))
+    final = [one for one in done if one.cell.experiment.target is None]
+    if final:
+        say("\nNothing was held out; accuracy on source validation, %, mean and deviation over seeds:")
+        say(results_table(final, varied, "accuracy", "source_validation"))
+    for one in final:
+        if one.results is not None and "expected" in one.results:
+            say(f"{one.cell.out}: expected on a new domain: {expected_in_words(one.results['expected'])}.")
+    for one in done:
+        warning = None if one.results is None else never_right(rows_of_run(one.results))
+        if warning:
+            say(f"warning: {one.cell.out.name}: {warning}.")
 
 
 @contextlib.contextmanager
@@ -109,7 +151,7 @@ def run_chosen(
             f"there is nothing to choose for {LEAVE_ONE_DOMAIN_OUT}: give a setting several values, "
             "as --set beta=.001,.01."
         )
-    asked: dict[tuple[str, str, int], list[Cell]] = {}
+    asked: dict[tuple[str | None, str, int], list[Cell]] = {}
     for cell in cells:
         key = (cell.experiment.target, cell.experiment.algorithm, cell.experiment.seed)
         asked.setdefault(key, []).append(cell)
@@ -122,7 +164,8 @@ def run_chosen(
     found = [one for one in choices if isinstance(one, Choice)]
     for (target, algorithm, seed), one in zip(asked, choices, strict=True):
         if isinstance(one, Choice):
-            say(f"{algorithm}, {target!r} unseen, seed {seed}: {choice_in_words(one)}")
+            held_out = "nothing held out" if target is None else f"{target!r} unseen"
+            say(f"{algorithm}, {held_out}, seed {seed}: {choice_in_words(one)}")
     chosen = [one.chosen for one in found]
     with working(arguments, "training", chosen) as surroundings:
         done = {finished.cell: finished for finished in run_grid(chosen, surroundings, batch=batch)}
@@ -173,15 +216,16 @@ def grid_of(arguments: argparse.Namespace) -> tuple[list[Cell], list[str]]:
     return list(cells.values()), varied
 
 
-def results_table(done: Sequence[Done], varied: Sequence[str], measure: str) -> str:
+def results_table(done: Sequence[Done], varied: Sequence[str], measure: str, part: str = "unseen") -> str:
     """Algorithms and settings x targets, each cell the mean over its seeds, with the mean of each row."""
     by_row: dict[str, dict[str, list[float]]] = {}
-    targets = list(dict.fromkeys(one.cell.experiment.target for one in done))
+    named = {one.cell.out: one.cell.experiment.target or "all domains" for one in done}
+    targets = list(dict.fromkeys(named.values()))
     for one in done:
         row = by_row.setdefault(_row_name(one.cell, varied), {})
-        if one.results is not None:
-            value = 100 * one.results["unseen"][measure]["mean"]
-            row.setdefault(one.cell.experiment.target, []).append(value)
+        if one.results is not None and one.results[part] is not None:
+            value = 100 * one.results[part][measure]["mean"]
+            row.setdefault(named[one.cell.out], []).append(value)
     rows = []
     for name, cells in by_row.items():
         found = [cells.get(target, []) for target in targets]
@@ -214,6 +258,7 @@ def resume_command(arguments: argparse.Namespace) -> str:
         words += ["--set", text]
     words += ["--device", arguments.device] if arguments.device != "auto" else []
     words += ["--skip-bad"] if arguments.skip_bad else []
+    words += ["--measured-by", *arguments.measured_by] if arguments.measured_by else []
     return shlex.join(words + (["--no-batch"] if arguments.no_batch else []))
 
 
@@ -237,8 +282,8 @@ def _targets(arguments: argparse.Namespace) -> list[str | None]:
     domains = [domain for domain in dataset.domains if domain not in without]
     targets = list(domains) if arguments.target == "all" else arguments.target.split(",")
     for target in targets:
-        if target not in domains:  # said before the others are trained
-            raise unknown_name("target domain", target, domains)
+        if target not in (*domains, NOTHING):  # said before the others are trained
+            raise unknown_name("target domain", target, [*domains, NOTHING])
     return targets
 
 

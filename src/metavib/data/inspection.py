@@ -126,8 +126,11 @@ def _generate(dataset: Dataset, size: int) -> list[_Seen]:
 def _problems_of_domains(counts: dict[str, dict[str, int]]) -> list[Problem]:
     problems = []
     if len(counts) < 3:
-        text = f"only {len(counts)} domain(s): training needs at least 2 source domains and a target"
-        problems.append(Problem("error", text))
+        text = (
+            f"only {len(counts)} domain(s): most methods learn from at least 2 beside the one that is held out. "
+            "--target none holds nothing out; --algorithm erm learns from one"
+        )
+        problems.append(Problem("warning", text))
     homes: dict[str, list[str]] = defaultdict(list)  # domains by class
     for domain, found in counts.items():
         for label in found:
@@ -135,8 +138,8 @@ def _problems_of_domains(counts: dict[str, dict[str, int]]) -> list[Problem]:
     if len(counts) > 1 and all(
         any(homes[label] == [domain] for label in counts[domain]) for domain in counts
     ):
-        text = "every domain has a class that no other has: whichever is the target, it cannot be learnt"
-        problems.append(Problem("error", text))
+        text = "every domain has a class that no other has: none can be held out, --target none trains on all"
+        problems.append(Problem("warning", text))
     for label in sorted(homes, key=natural_order):
         missing = [domain for domain, found in counts.items() if label not in found]
         if missing:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,9 @@ class Sources:
     validation: LabelledRows
     digests: frozenset[str]  # of every image of the training and validation parts
     record: dict[str, Any]  # what stands in the run's records about them
+    validation_of: dict[str, int] = field(
+        default_factory=dict
+    )  # validation images of each domain, in their order
 
 
 def open_sources(
@@ -59,6 +63,7 @@ def open_sources(
     """Open the source domains, and no image of the target. Those on the shelf are not read again."""
     train: list[list[int]] = []
     validation: list[int] = []
+    domain_of: list[str] = []  # of each validation image
     labels: list[int] = []
     digests: list[str] = []
     opened: list[np.ndarray] = []
@@ -72,6 +77,7 @@ def open_sources(
         skipped.extend(images.skipped)
         train.append([row_of[position] for position in split.train[domain] if position in row_of])
         validation.extend(row_of[position] for position in split.validation[domain] if position in row_of)
+        domain_of.extend([domain] * (len(validation) - len(domain_of)))
     _check_domains(split, train)
     _check_classes(split, {labels[row] for rows in train for row in rows})
     trained_on = [digests[row] for rows in train for row in rows]
@@ -92,6 +98,7 @@ def open_sources(
         _labelled_rows(store, preprocessing, validation, [labels[row] for row in validation]),
         frozenset(trained_on) | {digests[row] for row in validation},
         record,
+        dict(Counter(domain_of[index] for index in apart)),
     )
 
 
@@ -106,6 +113,7 @@ def open_target(
     progress: Progress | None = None,
 ) -> tuple[LabelledRows, dict[str, Any]]:
     """Open the unseen domain, for the final evaluation only. Copies of source images are left out."""
+    assert split.target is not None, "nothing is held out"
     images = dataset.images(split.target, preprocessing.size, skip_bad=skip_bad, progress=progress)
     tested = set(split.tested)
     rows = [row for row, position in enumerate(images.kept) if position in tested]

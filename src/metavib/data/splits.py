@@ -18,8 +18,10 @@ class Split:
 
     train: dict[str, tuple[int, ...]]  # by source domain
     validation: dict[str, tuple[int, ...]]  # by source domain
-    target: str
-    tested: tuple[int, ...]  # the target's "test" part where it has one, else all of it
+    target: str | None  # None where nothing is held out
+    tested: tuple[
+        int, ...
+    ]  # the target's "test" part where it has one, else all of it; empty without a target
     classes: tuple[str, ...]  # of all training images, in `natural_order`
 
     def lone_classes(self, dataset: Dataset) -> dict[str, str]:
@@ -33,11 +35,9 @@ class Split:
 
     def digest(self, dataset: Dataset) -> str:
         """16 hex digits of who plays which role, whatever the order."""
-        roles = [
-            ("train", self.train),
-            ("validation", self.validation),
-            ("tested", {self.target: self.tested}),
-        ]
+        roles = [("train", self.train), ("validation", self.validation)]
+        if self.target is not None:
+            roles.append(("tested", {self.target: self.tested}))
         lines = []
         for role, members in roles:
             for domain, positions in members.items():
@@ -47,25 +47,29 @@ class Split:
 
 
 def split_domains(
-    dataset: Dataset, target: str, *, seed: int, validation_share: float, without: Sequence[str] = ()
+    dataset: Dataset,
+    target: str | None,
+    *,
+    seed: int,
+    validation_share: float,
+    without: Sequence[str] = (),
+    least_sources: int = 2,
 ) -> Split:
     """One domain is the target, the others are sources, divided into training and validation images.
 
-    The domains in `without` play no part.
+    Without a target (None) all domains are sources. The domains in `without` play no part. `least_sources` is
+    how many source domains the method needs.
     """
-    if target not in dataset.domains:
+    if target is not None and target not in dataset.domains:
         raise unknown_name("target domain", target, dataset.domains)
     for domain in without:
         if domain not in dataset.domains:
             raise unknown_name("domain to leave out", domain, dataset.domains)
     domains = [domain for domain in dataset.domains if domain not in without]
-    if target not in domains:
+    if target is not None and target not in domains:
         raise UserError(f"{target!r} cannot be the target and left out altogether")
-    if len(domains) < 3:
-        raise UserError(
-            f"{dataset.name} has {len(domains)} domain(s){' left' if without else ''}: {', '.join(domains)}; "
-            "at least 2 source domains and a target are needed, so add images from another source"
-        )
+    if len(domains) - (target is not None) < least_sources:
+        raise UserError(_too_few(dataset.name, domains, target, least_sources, left=bool(without)))
     if not 0 <= validation_share < 1:
         raise UserError(f"the validation share is {validation_share}; choose one from 0 to below 1")
     train, validation = {}, {}
@@ -77,15 +81,34 @@ def split_domains(
             train[domain], validation[domain] = _divide(listing, seed, validation_share)
             trained |= {listing.classes[position] for position in train[domain]}
             validated |= {listing.classes[position] for position in validation[domain]}
-    goal = dataset.listing(target)
-    tested = _of_part(goal, "test") or tuple(range(len(goal.names)))
-    wanted = validated | {goal.classes[position] for position in tested}
+    tested: tuple[int, ...] = ()
+    wanted = validated
+    if target is not None:
+        goal = dataset.listing(target)
+        tested = _of_part(goal, "test") or tuple(range(len(goal.names)))
+        wanted = validated | {goal.classes[position] for position in tested}
     if unseen := sorted(wanted - trained, key=natural_order):
+        who = (
+            "the validation images have"
+            if target is None
+            else f"target {target!r} or the validation images have"
+        )
         raise UserError(
-            f"no source domain has training images of {', '.join(unseen)}, which target {target!r} or the "
-            "validation images have; add some, or remove the class"
+            f"no source domain has training images of {', '.join(unseen)}, which {who}; add some, or remove the "
+            "class"
         )
     return Split(train, validation, target, tested, tuple(sorted(trained, key=natural_order)))
+
+
+def _too_few(name: str, domains: Sequence[str], target: str | None, least: int, *, left: bool) -> str:
+    """What is missing, and what could be trained instead."""
+    text = f"{name} has {len(domains)} domain(s){' left' if left else ''}: {', '.join(domains)}; "
+    sources = "1 source domain" if least == 1 else f"{least} source domains"
+    if target is None:
+        text += f"at least {sources} are needed for this algorithm, so add images from another source"
+        return text + (", or use --algorithm erm, which learns from one" if least > 1 and domains else "")
+    text += f"at least {sources} and a target are needed, so add images from another source"
+    return text + (f", or train on all {len(domains)} with --target none" if len(domains) >= least else "")
 
 
 def separate(digests_kept: Iterable[str], candidates: Sequence[str]) -> tuple[int, ...]:

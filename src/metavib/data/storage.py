@@ -165,7 +165,9 @@ class ImageStore:
         """All images in one tensor on the device, without a second copy of them on the way."""
         whole = torch.empty((len(self), *self.shape), dtype=self._room(0).dtype, device=self.device)
         at_once = max(1, READ_AT_ONCE * len(self) // max(1, self.nbytes))
-        room = None if self.device.type == "cpu" else self._room(min(at_once, len(self))).pin_memory()
+        room = None if self.device.type == "cpu" else self._room(min(at_once, len(self)))
+        if room is not None and self.device.type == "cuda":
+            room = room.pin_memory()
         for start in range(0, len(self), at_once):
             rows = torch.arange(start, min(start + at_once, len(self)))
             place = whole[start : start + at_once]

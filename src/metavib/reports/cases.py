@@ -51,7 +51,7 @@ def cases(judged: Sequence[Judged]) -> list[Figure | Missing]:
         Figure(
             "cases",
             "Cases",
-            f"Images of {one.run.experiment.target!r}, unseen by {one.run.title} (seed "
+            f"Images of {one.run.target!r}, unseen by {one.run.title} (seed "
             f"{one.run.experiment.seed}): above some that it gets wrong, below some that it gets right, "
             "those with the closest two answers first. Over each: the truth, then the two most probable "
             "classes.",
@@ -111,7 +111,7 @@ def classifiers(judged: Sequence[Judged]) -> list[Figure | Missing]:
         Figure(
             name,
             title,
-            f"The probability of every class for {len(chosen)} images of {one.run.experiment.target!r} "
+            f"The probability of every class for {len(chosen)} images of {one.run.target!r} "
             f"under {one.run.title}: with the classifier psi at its mean (orange) and with each of "
             f"{len(votes)} drawn ones (blue). Where the blue bars of a class differ, the classifiers "
             "disagree: that is the model's own uncertainty.",

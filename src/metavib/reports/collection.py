@@ -38,8 +38,8 @@ class Material:
     @cached_property
     def _answered(self) -> list[Judged]:
         answered = []
-        for number, run in enumerate(self.group.runs):
-            self.show(f"asking model {number + 1} of {len(self.group.runs)}")
+        for number, run in enumerate(self.group.held_out):
+            self.show(f"asking model {number + 1} of {len(self.group.held_out)}")
             try:
                 answered.append(judge(run, self.data_root, self.device))
             except UserError as error:
@@ -49,6 +49,10 @@ class Material:
     @property
     def judged(self) -> list[Judged]:
         """The runs with their answers. Raises `UserError` where no model could be asked."""
+        if not self.group.held_out:
+            raise UserError(
+                "Nothing was held out in these runs: there is no unseen domain to show answers on."
+            )
         if not self._answered:
             raise UserError(f"No model could be asked: {self.unjudged[0].why}")
         return self._answered

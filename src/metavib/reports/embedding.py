@@ -107,8 +107,8 @@ def embedding(judged: Sequence[Judged]) -> list[Figure | Missing]:
 def one_of_each(judged: Sequence[Judged]) -> list[Judged]:
     """A run of each method that the paper shows, of the same unseen domain; of at most three others where
     it has none."""
-    target = judged[0].run.experiment.target
-    here = [one for one in judged if one.run.experiment.target == target]
+    target = judged[0].run.target
+    here = [one for one in judged if one.run.target == target]
     first = {one.run.title: one for one in reversed(here)}
     named = [first[TITLES[name]] for name in METHODS if TITLES[name] in first]
     return named or list(reversed(first.values()))[:3]

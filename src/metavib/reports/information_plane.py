@@ -147,7 +147,7 @@ def _rows(panel: Panel) -> list[tuple[str | int | float | None, ...]]:
         (
             panel.run.title,
             panel.beta,
-            experiment.target,
+            panel.run.target,
             experiment.seed,
             record["step"],
             layer,
@@ -166,7 +166,7 @@ def _caption(panels: Sequence[Panel]) -> str:
     )
     images = sorted({panel.records[0]["images"] for panel in panels})
     count = f"{images[0]}" if len(images) == 1 else f"{images[0]} to {images[-1]}"
-    shown = {f"{panel.run.experiment.target!r} unseen, seed {panel.run.experiment.seed}" for panel in panels}
+    shown = {f"{_held_out(panel.run)}, seed {panel.run.experiment.seed}" for panel in panels}
     text = (
         "How much the layers of the latent inference network know of the image (to the right) and of its label "
         f"(upwards) as training goes on (colour), on {count} source validation images. Fine lines join the layers "
@@ -180,6 +180,10 @@ def _caption(panels: Sequence[Panel]) -> str:
     left_out = sum(panel.others for panel in panels)
     text += f", the first of each beta ({left_out} more are not drawn)." if left_out else "."
     return f"{text} The data also has the estimate from {BINS} bins, which for wide layers says that all is known."
+
+
+def _held_out(run: RunRecord) -> str:
+    return "nothing held out" if run.experiment.target is None else f"{run.target!r} unseen"
 
 
 def _in_words(panels: Sequence[Panel], names: Sequence[str]) -> str:

@@ -73,6 +73,7 @@ class Judged:
 def judge(run: RunRecord, data_root: Path | None, device: torch.device) -> Judged:
     """Load the model and let it answer. Raises `UserError` where model or images are not there any more."""
     experiment = run.experiment
+    assert experiment.target is not None, "nothing is held out"
     algorithm, _ = load_model(run.directory.model, device)
     dataset = experiment.dataset_in(data_root)
     split = experiment.split_of(dataset)
@@ -120,7 +121,7 @@ def judge(run: RunRecord, data_root: Path | None, device: torch.device) -> Judge
             torch.cat([*features, unseen.features[own]]),
             torch.cat([*labels, unseen.labels[own]]),
             numbers,
-            (*split.train, split.target),
+            (*split.train, run.target),
         )
 
     validation = answers(sources.validation) if len(sources.validation) else None

@@ -11,8 +11,9 @@ from typing import Any
 
 from metavib import __version__
 from metavib.errors import UserError
+from metavib.reports.class_tables import ClassTable, class_tables
 from metavib.reports.figure import Figure, Missing, for_a_page
-from metavib.reports.records import Group, Problem
+from metavib.reports.records import Group, Problem, RunRecord
 from metavib.reports.tables import Table, tables_of
 
 MOST_NAMED = 12  # classes, seeds and so on; more are counted
@@ -59,14 +60,17 @@ def _section(section: Section, number: int) -> dict[str, Any]:
         "dataset": group.dataset,
         "facts": facts(group),
         "tables": [_table(table, anchor) for table in tables_of(group)],
+        "final": [_final(run) for run in group.final],
+        "classes": [_table(table, anchor) for table in class_tables(group)],
         "figures": [_figure(figure, anchor) for figure in section.figures],
         "unjudged": [{"path": problem.path.name, "why": problem.why} for problem in section.unjudged],
         "runs": [
             {
                 "folder": run.directory.path.name,
                 "title": run.title,
-                "target": run.experiment.target,
+                "target": run.target,
                 "seed": run.experiment.seed,
+                "unsure": _unsure(run),
                 "experiment": run.experiment.identity(),
             }
             for run in group.runs
@@ -74,12 +78,41 @@ def _section(section: Section, number: int) -> dict[str, Any]:
     }
 
 
+def _final(run: RunRecord) -> dict[str, Any]:
+    """What is known of a model that was trained on all domains."""
+    return {
+        "folder": run.directory.path.name,
+        "title": run.title,
+        "seed": run.experiment.seed,
+        "validation": _mean_and_deviation(run.results.get("source_validation")),
+        "expected": _mean_and_deviation(run.results.get("expected")),
+    }
+
+
+def _mean_and_deviation(measured: Any) -> str:
+    """An accuracy in percent; a dash where it was not measured."""
+    accuracy = measured.get("accuracy") if isinstance(measured, dict) else None
+    if not isinstance(accuracy, dict) or not isinstance(accuracy.get("mean"), int | float):
+        return "–"
+    return f"{100 * accuracy['mean']:.2f} ± {100 * accuracy.get('deviation', 0.0):.2f}"
+
+
+def _unsure(run: RunRecord) -> str:
+    """What the threshold does on the unseen domain, and how many images it rests on."""
+    unsure = run.results.get("unsure")
+    if not isinstance(unsure, dict):
+        return "–"
+    right = "" if unsure["accuracy"] is None else f", {100 * unsure['accuracy']:.1f} % of them rightly"
+    checked = f"; threshold checked on {unsure['checked_on']} images" if "checked_on" in unsure else ""
+    return f"{100 * unsure['answered']:.1f} %{right}{checked}"
+
+
 def facts(group: Group) -> list[tuple[str, str]]:
     """What the runs of a group have in common, and the values of what they do not."""
     own = [run.experiment for run in group.runs]
     return [
         ("protocol", group.protocol),
-        ("unseen domains", _named(group.targets)),
+        ("unseen domains", _named(group.targets) or "none: nothing was held out"),
         ("classes", _named(group.classes)),
         ("seeds", _named(sorted({one.seed for one in own}))),
         ("network", _named([f"{one.backbone} (weights: {one.weights})" for one in own])),
@@ -95,7 +128,7 @@ def _named(values: Sequence[object]) -> str:
     return f"{len(distinct)}: {', '.join(distinct[: MOST_NAMED - 1])}, ..."
 
 
-def _table(table: Table, section: str) -> dict[str, Any]:
+def _table(table: Table | ClassTable, section: str) -> dict[str, Any]:
     return {
         "anchor": f"{section}-{table.name}",
         "table": table,

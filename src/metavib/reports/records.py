@@ -30,6 +30,11 @@ class RunRecord:
         name = self.experiment.algorithm
         return TITLES.get(name, name) + ("" if average == "none" else f" + {average.upper()}")
 
+    @property
+    def target(self) -> str:
+        """The unseen domain, for people."""
+        return "nothing" if self.experiment.target is None else self.experiment.target
+
 
 @dataclass(frozen=True)
 class Group:
@@ -43,7 +48,17 @@ class Group:
     @property
     def targets(self) -> tuple[str, ...]:
         """The unseen domains, in order."""
-        return tuple(dict.fromkeys(run.experiment.target for run in self.runs))
+        return tuple(dict.fromkeys(run.target for run in self.held_out))
+
+    @property
+    def held_out(self) -> tuple[RunRecord, ...]:
+        """The runs with an unseen domain."""
+        return tuple(run for run in self.runs if run.experiment.target is not None)
+
+    @property
+    def final(self) -> tuple[RunRecord, ...]:
+        """The runs that were trained on all domains: they have no unseen one."""
+        return tuple(run for run in self.runs if run.experiment.target is None)
 
 
 @dataclass(frozen=True)
@@ -86,7 +101,14 @@ def _place(run: RunRecord) -> tuple[Any, ...]:
     """Where a run stands among others: by what it is, wherever it lies."""
     own = run.experiment
     known = [*TITLES, own.algorithm]  # one of a user's own may have no title
-    return (known.index(own.algorithm), run.title, in_order(own.target), own.seed, own.identity())
+    return (
+        known.index(own.algorithm),
+        run.title,
+        own.target is None,
+        in_order(run.target),
+        own.seed,
+        own.identity(),
+    )
 
 
 def in_order(name: str) -> tuple[bool, float, str]:
@@ -101,7 +123,9 @@ def _read(directory: RunDirectory) -> RunRecord | None:
     if not directory.results.exists():
         return None
     results = read_json(directory.results)
-    wanted = {"dataset": str, "protocol": str, "classes": list, "unseen": dict, "seed": int}
+    wanted: dict[str, type] = {"dataset": str, "protocol": str, "classes": list, "seed": int}
+    if experiment.target is not None:
+        wanted["unseen"] = dict
     for name, kind in wanted.items():
         if not isinstance(results.get(name), kind):
             raise UserError(f"{directory.results} has no {name!r}")

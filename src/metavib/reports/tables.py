@@ -106,7 +106,7 @@ def table_of(group: Group, measure: Measure) -> Table | None:
     targets = _columns(group)
     columns = (*targets, "mean") if len(targets) > 1 else targets
     rows = []
-    for title, runs in rows_of(group.runs).items():
+    for title, runs in rows_of(group.held_out).items():
         measured = _measured(runs, measure)
         if measured:
             peeks = runs[0].experiment.training.selection == "oracle"
@@ -174,7 +174,7 @@ def _measured(runs: Sequence[RunRecord], measure: Measure) -> dict[tuple[str, in
     for run in runs:
         entry = run.results["unseen"].get(measure.name)
         if isinstance(entry, dict) and isinstance(entry.get("mean"), int | float):
-            found[run.experiment.target, run.experiment.seed] = 100 * float(entry["mean"])
+            found[run.target, run.experiment.seed] = 100 * float(entry["mean"])
     return found
 
 

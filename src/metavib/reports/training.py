@@ -39,7 +39,7 @@ def training(runs: Sequence[RunRecord]) -> list[Figure | Missing]:
         panels.flat[0].legend(fontsize=8)
 
     rows = [
-        (run.title, run.experiment.target, run.experiment.seed, step, quantity, value)
+        (run.title, run.target, run.experiment.seed, step, quantity, value)
         for run in logged
         for quantity in quantities
         for step, value in zip(*_points(run, quantity), strict=True)
@@ -74,7 +74,7 @@ def training(runs: Sequence[RunRecord]) -> list[Figure | Missing]:
                 *_points(run, "validation_accuracy"), color=COLOURS[7], linewidth=1.2, linestyle="--"
             )
             validation.set_ylim(0, 1)
-            axes.set_title(f"{run.title}, {run.experiment.target}, seed {run.experiment.seed}", fontsize=8)
+            axes.set_title(f"{run.title}, {run.target}, seed {run.experiment.seed}", fontsize=8)
             if len(_terms(run)) == most:  # one legend is enough, where it names all
                 fullest = axes
             axes.tick_params(labelsize=7)
@@ -91,11 +91,7 @@ def training(runs: Sequence[RunRecord]) -> list[Figure | Missing]:
         f"Small line charts, one for each of {len(shown)} runs.",
         drawing("training-of-each-run", by_themselves, width=8.0, height=1.9 * -(-len(shown) // 4) + 0.4),
         header,
-        tuple(
-            row
-            for row in rows
-            if row[:3] in {(r.title, r.experiment.target, r.experiment.seed) for r in shown}
-        ),
+        tuple(row for row in rows if row[:3] in {(r.title, r.target, r.experiment.seed) for r in shown}),
     )
     return [whole, each]
 

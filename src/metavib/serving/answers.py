@@ -64,9 +64,10 @@ class ModelFacts:
     backbone: str
     classes: list[str]
     source_domains: list[str]
-    unseen_domain: str
+    unseen_domain: str | None  # None where nothing was held out
     coverage: float  # the share of source validation images that counts as sure
     thresholds: dict[str, float | None]  # of the entropy, by mode: above it an answer is `unsure`
+    checked_on: int | None  # source validation images that the thresholds rest on
     modes: list[str]
     image_size: int
     limits: dict[str, float]
@@ -140,6 +141,7 @@ def facts_of(predictors: dict[str, Predictor], limits: Limits, version: str) -> 
         unseen_domain=description.unseen_domain,
         coverage=predictor.coverage,
         thresholds={mode: own.threshold for mode, own in predictors.items()},
+        checked_on=predictor.checked_on,
         modes=list(predictors),
         image_size=predictor.preprocessing.size,
         limits=dict(vars(limits)),

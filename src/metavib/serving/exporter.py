@@ -176,6 +176,7 @@ def facts_of(
         },
         "draws": {f"{name}_noise": shape[0] for name, shape in algorithm.prediction_noise_shapes(1).items()},
         "variants": {variant.name: _described(variant, suffix) for variant in variants},
+        "checked_on": calibration and calibration.images,  # source validation images behind the quantiles
         "entropy_quantiles": calibration
         and {"mean": list(calibration.mean), "sampled": list(calibration.sampled)},
     }

@@ -17,7 +17,7 @@ from metavib.algorithms.base import Algorithm
 from metavib.calibration import COVERAGE, check_coverage
 from metavib.data.images import decode, read
 from metavib.data.transforms import with_channels
-from metavib.device import resolve_device
+from metavib.device import resolve_device, widest_float
 from metavib.errors import UserError, unknown_name
 from metavib.evaluate import shared_noise
 from metavib.functional.predictive import Predictive, entropy
@@ -58,8 +58,11 @@ class Predictor:
         self.noise = shared_noise(algorithm, seed, device) if mode == "sampled" else None
         calibration = description.calibration
         self.threshold = calibration.threshold(mode, coverage) if calibration else None
+        self.checked_on = (
+            calibration.images if calibration else None
+        )  # validation images behind the threshold
         means = algorithm.class_means()
-        self._class_means = None if means is None else means.double()
+        self._class_means = None if means is None else means.to(widest_float(device))
         self._class_distance = calibration.class_distance if calibration else None
 
     @classmethod
@@ -177,14 +180,17 @@ class Predictor:
         if self._class_means is None or self._class_distance is None:
             return None
         way = "use_mm_for_euclid_dist"  # quick; it loses half of the digits, of which float64 has enough
-        return torch.cdist(embedded.double(), self._class_means, compute_mode=way) / self._class_distance
+        return (
+            torch.cdist(embedded.to(self._class_means.dtype), self._class_means, compute_mode=way)
+            / self._class_distance
+        )
 
     def _predictions(self, answer: Predictive, distances: Tensor | None, classifiers: bool) -> Predictions:
         by_classifier = answer.by_classifier()  # once, and all else from it: the draws are the larger part
         probabilities = by_classifier.mean(dim=0)
         total = entropy(probabilities)
         of_model = (total - entropy(by_classifier).mean(dim=0)).clamp_min(0.0)
-        nats = total.double().cpu().numpy()  # compared in Python's precision
+        nats = total.cpu().double().numpy()  # compared in Python's precision
         return Predictions(
             classes=self.classes,
             probabilities=probabilities.cpu().numpy(),

@@ -105,6 +105,10 @@ def plan_from(values: Mapping[str, Any], data_root: Path | None) -> Plan:
     domains = tuple(domain for domain in dataset.domains if domain not in without)
     given = values.get("targets", "all")
     targets = domains if given == "all" else _names("targets", given)
+    if targets == ("none",) and "none" not in domains:
+        raise UserError(
+            "a sweep measures what it chose on a domain that it held out: targets must name domains."
+        )
     for target in targets:
         if target not in domains:
             raise unknown_name("target domain", target, domains)

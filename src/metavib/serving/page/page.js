@@ -64,11 +64,19 @@ async function learnFacts() {
   const many = (names) => (names.length > 12 ? `${names.slice(0, 12).join(", ")}, …` : names.join(", "));
   find("facts").textContent =
     `This model knows ${facts.classes.length} classes (${many(facts.classes)}). ` +
-    `It learned them from ${many(facts.source_domains)}, and was tested on ${facts.unseen_domain}, which it had never seen.`;
+    `It learned them from ${many(facts.source_domains)}, ` +
+    (facts.unseen_domain === null
+      ? "and was tested on nothing else: no domain was held out."
+      : `and was tested on ${facts.unseen_domain}, which it had never seen.`);
   find("legend-unsure").textContent =
-    `there is more doubt (entropy) than for ${percent(facts.coverage, 0)} of the images from its sources that the ` +
-    "model was checked on after training. Such labels are wrong more often.";
+    `there is more doubt (entropy) than for ${percent(facts.coverage, 0)} of the ${checkedOn()}images from its sources ` +
+    "that the model was checked on after training. Such labels are wrong more often.";
   return true;
+}
+
+// How many images the threshold of "unsure" rests on, with a space after it; nothing where that is not known.
+function checkedOn() {
+  return facts && facts.checked_on !== null ? `${facts.checked_on} ` : "";
 }
 
 function askForToken() {
@@ -208,7 +216,7 @@ function showPrediction(card, prediction) {
 
 function certainty(prediction) {
   if (prediction.unsure === null) return ["", "This model does not say when it is unsure: it was saved without that."];
-  const usual = `${facts ? percent(facts.coverage, 0) : "most"} of the images that the model was checked on.`;
+  const usual = `${facts ? percent(facts.coverage, 0) : "most"} of the ${checkedOn()}images that the model was checked on.`;
   if (!prediction.unsure) return ["", `Sure enough: no more doubt than for ${usual}`];
   return ["Unsure", `Do not rely on this label: there is more doubt than for ${usual}`];
 }
