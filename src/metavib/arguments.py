@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from metavib import __version__
 from metavib.errors import UserError
+from metavib.standard_output import Output
 
 COMMANDS = {
     "demo": "train and compare four methods on handwritten digits, in minutes, with no download",
@@ -29,10 +30,14 @@ COMMANDS = {
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with errors of one line."""
+    """argparse, with errors of one line, of stdout too."""
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}. See '{self.prog} --help'.")
+
+    def _print_message(self, message: str, file: object = None) -> None:
+        """Help and version. argparse itself passes over a stdout that takes nothing."""
+        Output().write(message)
 
 
 def parsers() -> tuple[Parser, dict[str, Parser]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import sys
@@ -12,42 +13,48 @@ from collections.abc import Callable, Sequence
 from metavib import __version__
 from metavib.arguments import COMMANDS, parsers
 from metavib.errors import UserError, unknown_name
+from metavib.foreign_text import visible
 from metavib.memory import keep_freed_memory, limited_to
+from metavib.standard_output import Output, discard_output, open_standard_streams
+from metavib.terminal import json_alone
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit status is 0, 2 for what the user can fix, 1 for our own faults."""
     try:
+        open_standard_streams()
         try:
             return _run(list(sys.argv[1:] if arguments is None else arguments))
         finally:
-            sys.stdout.flush()  # here, where a closed pipe is expected
+            Output().flush()  # here, where a closed pipe is expected
     except UserError as error:
         _say_in_one_line(str(error))
         return 2
     except KeyboardInterrupt:
-        print("metavib: stopped.", file=sys.stderr)
+        _complain("stopped.")
         return 130
-    except BrokenPipeError:
-        # Whoever read our output has gone; the interpreter must not try to flush it again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # whoever read our output has gone
+        discard_output()
         return 0
     except Exception as error:
         if remedy := _remedy(error):
             _say_in_one_line(remedy)
             return 2
-        traceback.print_exc()
-        print(
-            f"metavib: this is a fault of metavib {__version__}, not yours. Please report it.",
-            file=sys.stderr,
-        )
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
+        _complain(f"this is a fault of metavib {__version__}, not yours. Please report it.")
         return 1
 
 
 def _say_in_one_line(text: str) -> None:
     if _by_torchrun() and os.environ.get("RANK", "0") != "0":
         return  # all processes of torchrun were told the same, and the first one says what is wrong with it
-    print("metavib: " + " ".join(text.split()), file=sys.stderr)
+    _complain(" ".join(text.split()))
+
+
+def _complain(text: str) -> None:
+    with contextlib.suppress(OSError):  # a stderr that takes nothing leaves the exit status
+        print("metavib: " + visible(text), file=sys.stderr)
 
 
 def _remedy(error: Exception) -> str | None:
@@ -89,5 +96,5 @@ def _run(arguments: list[str]) -> int:
     handler: Callable[[argparse.Namespace], int] = importlib.import_module(
         f"metavib.commands.{parsed.command}"
     ).run
-    with limited_to(getattr(parsed, "memory", None)):
+    with json_alone(parsed.json), limited_to(getattr(parsed, "memory", None)):
         return handler(parsed)

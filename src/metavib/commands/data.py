@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from metavib.data.catalog import open_dataset
 from metavib.data.inspection import Report, inspect
 from metavib.data.splits import natural_order
-from metavib.terminal import counting_bar, say, table
+from metavib.terminal import counting_bar, print_json, print_result, table
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -18,17 +17,21 @@ def run(arguments: argparse.Namespace) -> int:
     dataset = open_dataset(arguments.dataset, data_root=root, protocol=arguments.protocol, seed=0)
     with counting_bar("opening images") as reading:
         report = inspect(dataset, progress=reading)
-    say(f"{dataset.name} ({dataset.protocol})")
-    say(counts_table(report))
+    print_result(f"{dataset.name} ({dataset.protocol})")
+    print_result(counts_table(report))
     if report.sizes is not None:
         (low_w, mid_w, high_w), (low_h, mid_h, high_h) = report.sizes.width, report.sizes.height
-        say(f"pixels: smallest {low_w} x {low_h}, median {mid_w} x {mid_h}, largest {high_w} x {high_h}")
-    say("modes: " + ", ".join(f"{count} {mode}" for mode, count in report.modes.items()))
+        print_result(
+            f"pixels: smallest {low_w} x {low_h}, median {mid_w} x {mid_h}, largest {high_w} x {high_h}"
+        )
+    print_result("modes: " + ", ".join(f"{count} {mode}" for mode, count in report.modes.items()))
     for problem in report.problems:
-        say(f"{problem.severity}: {problem.text}")
-    say("training can start." if report.can_train else "training cannot start: fix the errors above.")
+        print_result(f"{problem.severity}: {problem.text}")
+    print_result(
+        "training can start." if report.can_train else "training cannot start: fix the errors above."
+    )
     if arguments.json:
-        print(json.dumps(report.to_json()))
+        print_json(report.to_json())
     return 0 if report.can_train else 2
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from metavib.optimization import Training
 from metavib.recipes import PRESETS
 from metavib.run_directory import RunDirectory, read_json
 from metavib.settings import Settings, describe
-from metavib.terminal import say, table
+from metavib.terminal import print_json, print_result, table
 
 MEASURE = {"mean", "deviation"}  # of repeats, told as one
 
@@ -38,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     description = overview() if arguments.name is None else explanation(arguments.name)
     show(description)
     if arguments.json:
-        print(json.dumps(description))
+        print_json(description)
     return 0
 
 
@@ -99,16 +98,16 @@ def show(description: dict[str, Any]) -> None:
     for name, value in description.items():
         if name == "settings" and isinstance(value, list):
             rows = [[s["name"], str(s["default"]), s["takes"], s["meaning"]] for s in value]
-            say(
+            print_result(
                 "\nsettings, changed with --set name=value:\n"
                 + _left_table(["name", "default", "takes", "meaning"], rows)
             )
         elif name == "text":
-            say(f"\n{value}")
+            print_result(f"\n{value}")
         elif isinstance(value, dict):
-            say(f"\n{name}:\n" + _left_table(["", ""], list(_rows(value)), head=False))
+            print_result(f"\n{name}:\n" + _left_table(["", ""], list(_rows(value)), head=False))
         else:
-            say(f"{name}: {_in_words(value)}")
+            print_result(f"{name}: {_in_words(value)}")
 
 
 def _left_table(header: list[str], rows: list[list[str]], *, head: bool = True) -> str:

@@ -11,12 +11,14 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import NoReturn, cast
 
-from metavib.commands.prediction_forms import CSV, Form, JSONLines, Table, printable
+from metavib.commands.prediction_forms import CSV, Form, JSONLines, Table
 from metavib.data.images import EXTENSIONS
 from metavib.errors import UserError
+from metavib.foreign_text import visible
 from metavib.serving.predictor import BATCH, Predictor, load
 from metavib.serving.streaming import answers
-from metavib.terminal import Bar, say
+from metavib.standard_output import Output
+from metavib.terminal import Bar, print_result, say
 
 STDIN = "-"
 LONGEST_NAME = 1 << 16  # of bytes without an end: whatever that is, it is no list of files
@@ -38,8 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
         say(
             "the model keeps no thresholds: nothing is marked as unsure. Models trained from now on have them."
         )
-    out = sys.stdout  # before there is a bar, which would take it over
-    form = form_of(arguments, predictor)
+    out = Output()  # before there is a bar, which would take it over
+    form = form_of(arguments, predictor, out)
     read = unreadable = 0
     with Bar("images", total, last_line=False, hidden=out.isatty()) as bar, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow's are about metadata that is not used here
@@ -48,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
             read += 1
             if answer.prediction is None:
                 unreadable += 1
-                bar.say(f"metavib: {printable(answer.problem)}")
+                bar.say(f"metavib: {visible(answer.problem)}")
             else:
                 form.write(answer.name, answer.prediction)
             if read % BATCH == 0:
@@ -75,14 +77,14 @@ def check(arguments: argparse.Namespace) -> None:
         raise UserError("-0 is about names on standard input: give - as FILE.")
 
 
-def form_of(arguments: argparse.Namespace, predictor: Predictor) -> Form:
+def form_of(arguments: argparse.Namespace, predictor: Predictor, out: Output) -> Form:
     """How the answers are to be written."""
     draws = predictor.draws if arguments.samples else 0
     if arguments.samples and not draws:
         say(f"{predictor.description.algorithm} draws no classifiers: there are no samples to show.")
     kind = JSONLines if arguments.json else CSV if arguments.csv else Table
     top = arguments.top and min(arguments.top, len(predictor.classes))
-    return kind(sys.stdout, predictor.classes, top, draws)
+    return kind(out, predictor.classes, top, draws)
 
 
 def explain(predictor: Predictor) -> None:
@@ -93,7 +95,7 @@ def explain(predictor: Predictor) -> None:
             f"; unsure is above {predictor.threshold:.3f}, which {predictor.coverage:.0%} of the source "
             "validation images do not exceed"
         )
-    say(f"{text}.")
+    print_result(f"{text}.")
 
 
 def file_names(given: Sequence[str], *, null: bool) -> Iterator[str]:

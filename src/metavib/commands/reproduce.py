@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
-import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ from metavib.grid import Done, run_grid
 from metavib.paper import Table, table_named
 from metavib.run_directory import RunDirectory
 from metavib.runner import Surroundings
-from metavib.terminal import counting_bar, duration, say, table
+from metavib.terminal import counting_bar, duration, print_json, print_result, say, table
 from metavib.trainer import Stopped
 
 
@@ -64,11 +63,12 @@ def run(arguments: argparse.Namespace) -> int:
         except Stopped as stopped:
             say(f"metavib: {stopped}; what is finished is kept. To go on: {resume_command(arguments)}")
             return 130
-        say(in_words(plan))
         if arguments.plan:
+            print_result(in_words(plan))
             if arguments.json:
-                print(json.dumps(plan._asdict()))
+                print_json(plan._asdict())
             return 0
+        say(in_words(plan))
         if choosing:
             try:
                 cells, chosen, lost = chosen_cells(questions, surroundings, batch)
@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
 def tell(result: tables.Reproduction, out: Path, *, as_json: bool) -> int:
     """Print and write the table; the exit status."""
     header, lines = formats.body(result)
-    say(f"\n{result.caption}\n\n{table(header, lines)}")
+    print_result(f"{result.caption}\n\n{table(header, lines)}")
     written = {
         "md": formats.as_markdown(result),
         "tex": formats.as_latex(result),
@@ -109,9 +109,9 @@ def tell(result: tables.Reproduction, out: Path, *, as_json: bool) -> int:
         atomic.write_text(out / f"table.{ending}", text)
     record = tables.as_json(result)
     atomic.write_json(out / "table.json", record)
-    say(f"\nwritten to {out}/table.md, .tex, .csv and .json")
+    print_result(f"\nwritten to {out}/table.md, .tex, .csv and .json")
     if as_json:
-        print(json.dumps(record))
+        print_json(record)
     failures = [f"{row.row.title}, {what}" for row in result.rows for what in row.failures]
     for failure in failures:
         say(f"metavib: failed: {failure}")
@@ -172,7 +172,7 @@ def chosen_cells(
             cells[key] = asked.candidates[0]
             lost.append(Done(cells[key], None, choice))
         else:
-            say(f"{', '.join(map(str, key))}: {choice_in_words(choice)}")
+            print_result(f"{', '.join(map(str, key))}: {choice_in_words(choice)}")
             cells[key] = choice.chosen
     return cells, [one for one in choices if isinstance(one, Choice)], lost
 

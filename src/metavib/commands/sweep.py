@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import math
 import shlex
 import shutil
@@ -26,7 +25,7 @@ from metavib.sweep.engine import Engine, train_all
 from metavib.sweep.packets import Terms
 from metavib.sweep.plan import Plan, plan_from
 from metavib.sweep.tuning import Measured, run_sweep
-from metavib.terminal import say
+from metavib.terminal import print_json, print_result, say
 from metavib.trainer import Stopped
 
 ENGINES = ("local", "ray")
@@ -147,12 +146,12 @@ def engine_of(arguments: argparse.Namespace, out: Path) -> Iterator[Engine]:
 def tell(plan: Plan, measured: list[Measured], out: Path, *, as_json: bool) -> int:
     """Print and write the ranking; the exit status."""
     record = ranking.ranking_of(plan, measured, out.resolve())
-    say(f"\n{ranking.caption(record)}\n\n{ranking.as_table(record)}")
+    print_result(f"{ranking.caption(record)}\n\n{ranking.as_table(record)}")
     atomic.write_json(out / "ranking.json", record)
     atomic.write_text(out / "ranking.md", ranking.as_markdown(record))
-    say(f"\nwritten to {out}/ranking.md and ranking.json")
+    print_result(f"\nwritten to {out}/ranking.md and ranking.json")
     if as_json:
-        print(json.dumps(record))
+        print_json(record)
     failed = [(one.contest, why) for one in measured for why in one.failures]
     for contest, why in failed:
         say(f"metavib: no result for {contest.algorithm}, {contest.target!r} unseen: {why}")

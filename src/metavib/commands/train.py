@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import math
 import os
 import secrets
@@ -27,7 +26,7 @@ from metavib.processes.group import Processes
 from metavib.processes.torchrun import joined, started_by_torchrun
 from metavib.run_directory import RunDirectory, read_json
 from metavib.runner import Surroundings, run_experiment
-from metavib.terminal import Bar, counting_bar, say
+from metavib.terminal import Bar, counting_bar, print_json, print_result, say
 from metavib.trainer import Progress, Stopped
 
 
@@ -78,9 +77,9 @@ def train_one(arguments: argparse.Namespace, processes: Processes, device: torch
     if not processes.first:
         return 0
     show_results(f"unseen domain {results['unseen_domain']!r}", results["unseen"], results)
-    say(f"the run is in {out}. Try: metavib predict {shlex.quote(str(out))} IMAGE...")
+    print_result(f"the run is in {out}. Try: metavib predict {shlex.quote(str(out))} IMAGE...")
     if arguments.json:
-        print(json.dumps(results | {"run": str(out)}))
+        print_json(results | {"run": str(out)})
     return 0
 
 
@@ -204,7 +203,7 @@ def selected_by(results: dict[str, Any]) -> str:
 
 def show_results(title: str, measured: dict[str, Any], results: dict[str, Any]) -> None:
     """The numbers of one domain, with all that they depend on."""
-    say(f"{title}, {measured['images']} images, {results['algorithm']}:")
+    print_result(f"{title}, {measured['images']} images, {results['algorithm']}:")
     for name, scale, digits, unit in (
         ("class_averaged_accuracy", 100, 2, " %"),
         ("accuracy", 100, 2, " %"),
@@ -213,8 +212,8 @@ def show_results(title: str, measured: dict[str, Any], results: dict[str, Any]) 
         ("brier", 1, 4, ""),
     ):
         mean, deviation = measured[name]["mean"] * scale, measured[name]["deviation"] * scale
-        say(f"  {name.replace('_', ' '):24} {mean:.{digits}f} +- {deviation:.{digits}f}{unit}")
-    say(
+        print_result(f"  {name.replace('_', ' '):24} {mean:.{digits}f} +- {deviation:.{digits}f}{unit}")
+    print_result(
         f"  ({measured['measured_by']}; {selected_by(results)}; protocol: {results['protocol']}; "
         f"split {results['split']}; seed {results['seed']})"
     )

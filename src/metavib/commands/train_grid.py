@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import copy
 import itertools
-import json
 import shlex
 import statistics
 from collections.abc import Iterator, Sequence
@@ -30,7 +29,7 @@ from metavib.errors import UserError, unknown_name
 from metavib.experiment import left_out, shared_out
 from metavib.grid import Done, run_grid
 from metavib.runner import Surroundings
-from metavib.terminal import Bar, counting_bar, mean_and_deviation, say, table
+from metavib.terminal import Bar, counting_bar, mean_and_deviation, print_json, print_result, say, table
 from metavib.trainer import Progress, Stopped
 
 
@@ -58,19 +57,21 @@ def run(arguments: argparse.Namespace) -> int:
     except Stopped as stopped:
         say(f"metavib: {stopped}; the runs are kept. To go on: {resume_command(arguments)}")
         return 130
-    say("\nAccuracy on the unseen domain, %, mean and deviation over seeds:")
-    say(results_table(done, varied, "accuracy"))
-    say("\nCalibration error (ECE) on the unseen domain, %:")
-    say(results_table(done, varied, "ece"))
+    print_result("Accuracy on the unseen domain, %, mean and deviation over seeds:")
+    print_result(results_table(done, varied, "accuracy"))
+    print_result("\nCalibration error (ECE) on the unseen domain, %:")
+    print_result(results_table(done, varied, "ece"))
     failed = [one for one in done if one.results is None]
     first = next((one.results for one in done if one.results), None)
     if first:
         chosen = f"settings by {LEAVE_ONE_DOMAIN_OUT}; " if arguments.select == LEAVE_ONE_DOMAIN_OUT else ""
-        say(f"({chosen}{selected_by(first)}; protocol: {first['protocol']}; runs in {cells[0].out.parent})")
+        print_result(
+            f"({chosen}{selected_by(first)}; protocol: {first['protocol']}; runs in {cells[0].out.parent})"
+        )
     if arguments.json:
         runs = [one.results | {"run": str(one.cell.out)} for one in done if one.results is not None]
         missing = [{"run": str(one.cell.out), "why": one.failure} for one in failed]
-        print(json.dumps({"runs": runs, "failed": missing}))
+        print_json({"runs": runs, "failed": missing})
     if failed:
         say(
             f"metavib: {len(failed)} of {len(done)} runs broke down and have no results; the lines above say why."
@@ -122,7 +123,7 @@ def run_chosen(
     found = [one for one in choices if isinstance(one, Choice)]
     for (target, algorithm, seed), one in zip(asked, choices, strict=True):
         if isinstance(one, Choice):
-            say(f"{algorithm}, {target!r} unseen, seed {seed}: {choice_in_words(one)}")
+            print_result(f"{algorithm}, {target!r} unseen, seed {seed}: {choice_in_words(one)}")
     chosen = [one.chosen for one in found]
     with working(arguments, "training", chosen) as surroundings:
         done = {finished.cell: finished for finished in run_grid(chosen, surroundings, batch=batch)}
