@@ -25,7 +25,7 @@ COMMANDS = {
     "report": "turn run directories into one page of tables and figures, and files for a paper",
     "export": "turn a model into ONNX or a torch.export program, with the draws as inputs",
     "bench": "measure how fast training, prediction and data are on this machine",
-    "describe": "explain an algorithm, dataset, backbone, preset, run or model",
+    "describe": "explain an algorithm, dataset, backbone, preset, setting, run or model",
 }
 
 
@@ -132,6 +132,12 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
     describe.add_argument(
         "name", metavar="NAME", nargs="?", help="what to explain; everything there is, without it"
     )
+    describe.add_argument(
+        "--dataset",
+        help="show what the preset gives for this one: a known name, or a path (either kind of data)",
+    )
+    describe.add_argument("--preset", default="fast", help="whose values of settings are shown (%(default)s)")
+    describe.add_argument("--algorithm", default="metavib", help="for which algorithm (%(default)s)")
     return parser, commands
 
 
@@ -170,7 +176,9 @@ def _add_training(train: argparse.ArgumentParser) -> None:
     train.add_argument("--preset", help="paper, fast, augmented or equal (fast)")
     train.add_argument("--steps", type=int, help="iterations, instead of the preset's")
     train.add_argument("--seed", type=int, help="a random one is chosen and printed where none is given")
-    train.add_argument("--seeds", help="a grid over so many seeds from 0, or over a list as 3,5,8")
+    train.add_argument(
+        "--seeds", help="a grid over so many seeds from 0, or over a list as 3,5,8 (90, is one)"
+    )
     train.add_argument(
         "--out", help="the run directory (runs/DATASET-TARGET-ALGORITHM-SEED); of a grid, the folder of them"
     )
@@ -179,7 +187,9 @@ def _add_training(train: argparse.ArgumentParser) -> None:
     train.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting; A,B makes a grid"
     )
-    train.add_argument("--config", help="a YAML or JSON file with any of these and all settings")
+    train.add_argument(
+        "--config", help="a YAML or JSON file with any of these and all settings: see docs/config.md"
+    )
     train.add_argument("--skip-bad", action="store_true", help="train without the files that cannot be read")
     _add_recording(train)
     train.add_argument(
@@ -188,6 +198,7 @@ def _add_training(train: argparse.ArgumentParser) -> None:
     _add_choice_of_model(train)
     train.add_argument("--batch", type=int, help="train so many runs of a grid as one program (as fits)")
     train.add_argument("--no-batch", action="store_true", help="train the runs of a grid one after another")
+    _add_yes(train)
     _add_data(train)
     _add_memory(train)
     _add_device(train)
@@ -242,6 +253,7 @@ def _add_reproduction(reproduce: argparse.ArgumentParser) -> None:
     reproduce.add_argument("--out", help="where runs and tables go (runs/reproduce/TABLE)")
     reproduce.add_argument("--plan", action="store_true", help="only say how long it would take")
     reproduce.add_argument("--no-batch", action="store_true", help="train the runs one after another")
+    _add_yes(reproduce)
     reproduce.add_argument(
         "--checkpoint-seconds", type=float, default=30.0, help="time between checkpoints (%(default)s)"
     )
@@ -270,12 +282,17 @@ def _add_sweep(sweep: argparse.ArgumentParser) -> None:
     )
     sweep.add_argument("--batch", type=int, help="train so many runs as one program (as fits)")
     sweep.add_argument("--no-batch", action="store_true", help="train the runs one after another")
+    _add_yes(sweep)
     sweep.add_argument("--skip-bad", action="store_true", help="train without the files that cannot be read")
     sweep.add_argument(
         "--checkpoint-seconds", type=float, default=30.0, help="time between checkpoints (%(default)s)"
     )
     sweep.add_argument("--data", help="where the datasets lie, if not in METAVIB_DATA")
     _add_device(sweep)
+
+
+def _add_yes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--yes", action="store_true", help="begin a large grid without asking")
 
 
 def _add_choice_of_model(parser: argparse.ArgumentParser) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import importlib
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from metavib import __version__
-from metavib.arguments import COMMANDS, parsers
+from metavib.arguments import COMMANDS, Parser, parsers
+from metavib.config_file import read_config, words_from
 from metavib.errors import UserError, unknown_name
 from metavib.foreign_text import visible
 from metavib.memory import keep_freed_memory, limited_to
@@ -71,6 +74,29 @@ def _by_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
 
 
+def _with_configuration(
+    parsed: argparse.Namespace, arguments: list[str], parser: Parser, command: Parser
+) -> argparse.Namespace:
+    """The arguments with the flags of the configuration file before them: what is typed comes last, and wins."""
+    from metavib.experiment import Experiment  # not before it is needed
+
+    flags = {
+        action.dest: action
+        for action in command._actions
+        if action.option_strings and action.dest not in ("help", "config")
+    }
+    fields = {field.name for field in dataclasses.fields(Experiment)}
+    path = Path(parsed.config)
+    values = read_config(path)
+    if parsed.seed is not None:
+        values.pop("seeds", None)  # one seed is typed in place of the file's
+    words = words_from(path, values, flags, fields)
+    try:
+        return parser.parse_args([arguments[0], *words, *arguments[1:]])
+    except UserError as error:
+        raise UserError(f"the configuration {path}, as flags: {error}") from error
+
+
 def _run(arguments: list[str]) -> int:
     first = arguments[0] if arguments else ""
     if first and not first.startswith("-") and first not in COMMANDS:
@@ -88,6 +114,8 @@ def _run(arguments: list[str]) -> int:
     if parsed.command is None:
         parser.print_help()
         return 0
+    if getattr(parsed, "config", None):
+        parsed = _with_configuration(parsed, arguments, parser, commands[parsed.command])
     if _by_torchrun():
         if parsed.command != "train":
             raise UserError(f"torchrun is for metavib train: call metavib {parsed.command} by itself.")

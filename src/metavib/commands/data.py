@@ -8,6 +8,7 @@ from pathlib import Path
 from metavib.data.catalog import open_dataset
 from metavib.data.inspection import Report, inspect
 from metavib.data.splits import natural_order
+from metavib.foreign_text import visible
 from metavib.terminal import counting_bar, print_json, print_result, table
 
 
@@ -26,13 +27,23 @@ def run(arguments: argparse.Namespace) -> int:
         )
     print_result("modes: " + ", ".join(f"{count} {mode}" for mode, count in report.modes.items()))
     for problem in report.problems:
-        print_result(f"{problem.severity}: {problem.text}")
-    print_result(
-        "training can start." if report.can_train else "training cannot start: fix the errors above."
-    )
+        print_result(f"{problem.severity}: {visible(problem.text)}")
+    print_result(verdict(report))
     if arguments.json:
         print_json(report.to_json())
     return 0 if report.can_train else 2
+
+
+def verdict(report: Report) -> str:
+    """Whether training can start, and if not, what to do about it."""
+    errors = [problem for problem in report.problems if problem.severity == "error"]
+    skippable = sum(problem.can_be_skipped for problem in errors)
+    if not errors:
+        return "training can start."
+    if skippable == len(errors):
+        return "training cannot start: fix or remove these files, or leave them out with --skip-bad."
+    files = " Files that cannot be read can be left out with --skip-bad." if skippable else ""
+    return f"training cannot start: fix the errors above.{files}"
 
 
 def counts_table(report: Report) -> str:

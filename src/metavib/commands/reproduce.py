@@ -14,9 +14,10 @@ from metavib import reproduction as tables
 from metavib import reproduction_formats as formats
 from metavib.capacity import Estimate, estimate
 from metavib.cells import Cell
+from metavib.commands import grid_size
 from metavib.commands.board import Board
 from metavib.commands.train import assignments_from, stop_requested
-from metavib.commands.train_grid import choice_in_words, seeds_of
+from metavib.commands.train_grid import choice_in_words
 from metavib.cross_validation import LEAVE_ONE_DOMAIN_OUT, Choice, Question, choose, question
 from metavib.device import resolve_device
 from metavib.errors import UserError
@@ -68,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
             if arguments.json:
                 print_json(plan._asdict())
             return 0
-        say(in_words(plan))
+        agree(plan, arguments)
         if choosing:
             try:
                 cells, chosen, lost = chosen_cells(questions, surroundings, batch)
@@ -126,7 +127,7 @@ def choices_from(arguments: argparse.Namespace, paper: Table) -> tables.Choices:
     choices = tables.Choices(
         rows=rows,
         targets=tuple(arguments.targets or paper.targets),
-        seeds=tuple(seeds_of(arguments.seeds)),
+        seeds=tuple(grid_size.seeds_of(arguments.seeds)),
         preset=arguments.preset,
         protocol=arguments.protocol,
         backbone=arguments.backbone,
@@ -182,6 +183,16 @@ def _likely(candidates: Sequence[Cell]) -> Cell:
     return finished[0] if finished else candidates[0]
 
 
+def agree(plan: Estimate, arguments: argparse.Namespace) -> None:
+    """Say how much there is to do, and ask whether to begin where it is many runs."""
+    say(in_words(plan))
+    left = plan.runs - plan.finished
+    if left > grid_size.LARGE:
+        instead = "Name fewer --algorithms, --targets or --seeds, or skip this question with --yes."
+        grid_size.confirm(f"Train {left:,} runs?", yes=arguments.yes, instead=instead)
+        arguments.yes = True  # the command that goes on need not ask again
+
+
 def in_words(plan: Estimate) -> str:
     """How much there is to do."""
     text = f"{plan.runs} runs, {plan.finished} of them finished already."
@@ -215,4 +226,5 @@ def resume_command(arguments: argparse.Namespace) -> str:
             words += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
     for text in arguments.set:
         words += ["--set", text]
-    return shlex.join(words + (["--no-batch"] if arguments.no_batch else []))
+    words += [f"--{name.replace('_', '-')}" for name in ("no_batch", "yes") if getattr(arguments, name)]
+    return shlex.join(words)

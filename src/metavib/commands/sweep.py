@@ -13,6 +13,7 @@ from pathlib import Path
 
 from metavib import atomic
 from metavib.cells import Cell
+from metavib.commands import grid_size
 from metavib.commands.sweep_board import SweepBoard
 from metavib.commands.train import absolute_if_path, stop_requested
 from metavib.config_file import read_config
@@ -38,6 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     file = Path(arguments.file)
     plan = plan_of(file, arguments)
     out = Path(arguments.out or f"runs/sweep/{file.stem}")
+    agree(plan, arguments)
     terms = Terms(
         device=arguments.device,
         data=str(Path(arguments.data).resolve()) if arguments.data else None,
@@ -88,6 +90,19 @@ def plan_of(file: Path, arguments: argparse.Namespace) -> Plan:
     values["dataset"] = absolute_if_path(values.get("dataset"), NAMES)
     values["weights"] = absolute_if_path(values.get("weights"), ("imagenet", "none"))
     return plan_from(values, Path(arguments.data) if arguments.data else None)
+
+
+def agree(plan: Plan, arguments: argparse.Namespace) -> None:
+    """Say how many runs there may be, and ask whether to begin where they are many."""
+    counts = {"algorithms": len(plan.algorithms), "targets": len(plan.targets)}
+    counts |= {"trials": plan.trials, "seeds": len(plan.seeds)}
+    runs = math.prod(counts.values())
+    factors = " x ".join(f"{count:,} {name}" for name, count in counts.items() if count > 1)
+    say(f"{factors} = up to {runs:,} runs to choose by." if factors else "1 run to choose by.")
+    if runs > grid_size.LARGE:
+        instead = "Ask for less in the file, or skip this question with --yes."
+        grid_size.confirm(f"Train up to {runs:,} runs?", yes=arguments.yes, instead=instead)
+        arguments.yes = True  # the command that goes on need not ask again
 
 
 def search(arguments: argparse.Namespace, plan: Plan, out: Path, terms: Terms) -> list[Measured] | None:
@@ -175,5 +190,7 @@ def resume_command(arguments: argparse.Namespace) -> str:
     ):
         if getattr(arguments, name) != usual:
             words += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
-    words += [f"--{name.replace('_', '-')}" for name in ("no_batch", "skip_bad") if getattr(arguments, name)]
+    words += [
+        f"--{name.replace('_', '-')}" for name in ("no_batch", "skip_bad", "yes") if getattr(arguments, name)
+    ]
     return shlex.join(words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import math
 import os
 import secrets
@@ -19,7 +20,7 @@ import torch
 from metavib.averaging import AVERAGES
 from metavib.config_file import read_config
 from metavib.cross_validation import LEAVE_ONE_DOMAIN_OUT, RULES
-from metavib.data.catalog import NAMES, open_dataset
+from metavib.data.catalog import NAMES, open_dataset, short_name
 from metavib.errors import UserError, unknown_name
 from metavib.experiment import Experiment, experiment_from
 from metavib.processes.group import Processes
@@ -86,7 +87,7 @@ def train_one(arguments: argparse.Namespace, processes: Processes, device: torch
 def experiment_and_place(arguments: argparse.Namespace) -> tuple[Experiment, Path]:
     """What to train and where, from the flags, the configuration file and a run that is there already."""
     recorded = _recorded_experiment(Path(arguments.out)) if arguments.out else {}
-    values: dict[str, Any] = read_config(Path(arguments.config)) if arguments.config else {}
+    values = configured(arguments)
     if not arguments.dataset and not arguments.config:
         if not recorded:
             raise UserError(
@@ -105,6 +106,14 @@ def experiment_and_place(arguments: argparse.Namespace) -> tuple[Experiment, Pat
         raise UserError(f"no --target is given: name the domain to hold out, {', '.join(found.domains)}.")
     experiment = experiment_from(values, assignments_from(arguments))
     return experiment, Path(arguments.out) if arguments.out else usual_place(experiment)
+
+
+def configured(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the configuration file says about the experiment; its flags are among the arguments already."""
+    given = read_config(Path(arguments.config)) if arguments.config else {}
+    named = {key.replace("-", "_"): value for key, value in given.items()}
+    fields = [field.name for field in dataclasses.fields(Experiment)]
+    return {name: value for name, value in named.items() if name in fields}
 
 
 def assignments_from(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -144,7 +153,12 @@ def absolute_if_path(value: Any, names: tuple[str, ...]) -> Any:
 
 def usual_place(experiment: Experiment) -> Path:
     """The run directory where none is named."""
-    parts = [Path(experiment.dataset).stem, experiment.target, experiment.algorithm, f"seed{experiment.seed}"]
+    parts = [
+        short_name(experiment.dataset),
+        experiment.target,
+        experiment.algorithm,
+        f"seed{experiment.seed}",
+    ]
     if experiment.training.average != "none":
         parts.insert(3, experiment.training.average)
     if experiment.without:
