@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import argparse
 import builtins
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from metavib.arguments import parsers
 from metavib.config_file import read_config, words_from
 from metavib.errors import UserError
+from metavib.experiment import Experiment
 
 
 def written(folder: Path, text: str | bytes, name: str = "config.yaml") -> Path:
@@ -155,3 +158,21 @@ def test_flags_in_a_file_are_words_of_a_command_line(values: dict[str, Any], wor
 def test_a_flag_that_makes_no_sense_is_named(values: dict[str, Any], complaint: str) -> None:
     with pytest.raises(UserError, match=complaint):
         words_from(Path("c.yaml"), values, flags(), ("target",))
+
+
+def test_every_flag_of_train_can_stand_in_a_file() -> None:
+    parser, commands = parsers()
+    own = {
+        action.dest: action
+        for action in commands["train"]._actions
+        if action.option_strings and action.dest not in ("help", "config")
+    }
+    fields = [field.name for field in dataclasses.fields(Experiment)]
+    for name, action in own.items():
+        value: Any = {int: 3, float: 2.5}.get(action.type, "one")  # type: ignore[arg-type, call-overload]
+        value = True if action.nargs == 0 else ["beta=1"] if name == "set" else value
+        words = words_from(Path("c.yaml"), {name.replace("_", "-"): value}, own, fields)
+        if words:
+            assert getattr(parser.parse_args(["train", *words]), name) == value
+        else:
+            assert name in fields  # `experiment_from` takes it from the file

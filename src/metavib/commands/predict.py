@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
                 bar.update(read)
         form.end()
         bar.update(read)
-    if isinstance(form, Table):
+    if isinstance(form, Table) and read > unreadable:
         explain(predictor)
     if unreadable:
         say(f"metavib: {unreadable} of {read} files could not be read.")

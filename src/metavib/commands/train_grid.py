@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.select == LEAVE_ONE_DOMAIN_OUT:
             cells, done = run_chosen(arguments, cells, varied, batch)
         else:
-            agree(arguments, cells, cells, batch)
+            agree(arguments, grid_size.in_words(cells), cells, batch)
             with working(arguments, "training", cells) as surroundings:
                 done = run_grid(cells, surroundings, batch=batch)
     except Stopped as stopped:
@@ -112,12 +112,9 @@ def working(arguments: argparse.Namespace, what: str, cells: Sequence[Cell]) -> 
         )
 
 
-def agree(
-    arguments: argparse.Namespace, named: Sequence[Cell], cells: Sequence[Cell], batch: int | None
-) -> None:
+def agree(arguments: argparse.Namespace, words: str, cells: Sequence[Cell], batch: int | None) -> None:
     """Say how many runs there are to train; of many also how long they will take, and ask whether to begin."""
     left = [cell for cell in cells if not RunDirectory(cell.out).results.exists()]
-    words = grid_size.in_words(named)
     if len(left) <= grid_size.LARGE:
         say(f"{words}.")
         return
@@ -147,8 +144,8 @@ def run_chosen(
     root = Path(arguments.data) if arguments.data else None
     questions = [question(candidates, root) for candidates in asked.values()]
     folds = [fold for one in questions for fold in one.all_folds]
-    say(f"{len(folds)} runs on source domains to choose by, then {len(questions)}.")
-    agree(arguments, cells, folds, batch)
+    words = f"{len(folds)} runs on source domains to choose by, then {len(questions)}"
+    agree(arguments, words, folds, batch)
     with working(arguments, "choosing", folds) as surroundings:
         choices = choose(questions, surroundings, batch=batch)
     found = [one for one in choices if isinstance(one, Choice)]

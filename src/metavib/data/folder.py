@@ -12,7 +12,7 @@ from metavib.errors import UserError
 
 # Control characters, and bytes that are not UTF-8: no domain or class is named so.
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-NOT_UTF8 = re.compile("[\ud800-\udfff]")  # the name of an image may have the others
+NOT_UTF8 = re.compile("[\x00\ud800-\udfff]")  # the name of an image may have the others
 
 
 def open_folder(root: Path) -> Dataset:
