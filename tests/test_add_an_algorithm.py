@@ -66,4 +66,4 @@ def test_the_page_shows_what_the_example_says(block: str) -> None:
 
 def test_the_commands_of_the_page_are_understood(coral: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["describe", "coral"]) == 0
-    assert "weight of the alignment" in capsys.readouterr().err
+    assert "weight of the alignment" in capsys.readouterr().out

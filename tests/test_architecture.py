@@ -18,7 +18,9 @@ FILES = sorted(ROOT.rglob("*.py"))
 # A module imports from the lines above its own and from its own package, never from below or beside.
 # A new module gets a place here.
 LAYERS = [
-    {"errors", "plain_values", "shapes", "terminal", "averaging", "class_accuracy"},
+    {"errors", "plain_values", "shapes", "foreign_text", "averaging", "class_accuracy"},
+    {"standard_output"},
+    {"terminal"},
     {"kernels"},
     {"settings", "randomness", "atomic", "metrics", "config_file", "device", "memory", "paper"},
     {"functional", "processes"},
@@ -134,7 +136,17 @@ def test_a_kernel_is_imported_only_where_it_is_used() -> None:
 
 
 def test_the_command_line_starts_without_torch() -> None:
-    for unit in ("cli", "arguments", "errors", "memory", "__init__", "__main__"):
+    for unit in (
+        "cli",
+        "arguments",
+        "errors",
+        "memory",
+        "terminal",
+        "foreign_text",
+        "standard_output",
+        "__init__",
+        "__main__",
+    ):
         at_once = {module.partition(".")[0] for module, now in imports_of(ROOT / f"{unit}.py") if now}
         assert at_once <= set(sys.stdlib_module_names) | {"metavib"}
 

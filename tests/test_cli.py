@@ -10,6 +10,7 @@ import pytest
 from metavib import __version__
 from metavib.arguments import COMMANDS
 from metavib.cli import main
+from metavib.run_directory import checksum
 
 
 def test_help_imports_nothing_heavy():
@@ -65,11 +66,32 @@ def test_json_is_all_there_is_on_stdout(metavib, training, finished):
         assert isinstance(json.loads(out), dict)
 
 
-def test_without_json_stdout_is_for_results_of_predict_alone(metavib, training, finished):
-    for command in (training(), ["data", finished.folder], ["evaluate", finished.run], ["describe"]):
+def test_with_json_the_results_for_people_are_on_stderr(metavib, finished):
+    for command in (["data", finished.folder], ["evaluate", finished.run], ["describe", "erm"]):
+        _, for_people, progress = metavib(*command)
+        _, _, err = metavib(*command, "--json")
+        assert for_people
+        assert err == progress + for_people
+
+
+def test_what_files_say_reaches_no_terminal_as_it_is(metavib, finished_copy):
+    path = finished_copy.run / "model" / "config.json"
+    record = json.loads(path.read_text())
+    record["classes"] = ["\x1b[2Jcat", "=dog()\udcff"]
+    record.pop("check")
+    path.write_text(json.dumps(record | {"check": checksum(record)}))
+    image = finished_copy.folder / "photo" / "cat" / "0.png"
+    for command in (
+        ["describe", finished_copy.run / "model"],
+        ["predict", finished_copy.run, image, "--top", "2"],
+        ["predict", finished_copy.run, image, "--csv"],
+        ["predict", finished_copy.run, image, "--json"],
+        ["describe", "\x1b[2J"],
+    ):
         _, out, err = metavib(*command)
-        assert out == ""
-        assert err != ""
+        assert "1b[2J" in out + err
+        assert "\x1b" not in out + err
+        (out + err).encode()
 
 
 def test_a_fault_of_ours_is_a_traceback_and_status_1(metavib, monkeypatch):

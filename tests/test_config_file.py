@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import argparse
 import builtins
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from metavib.config_file import read_config
+from metavib.arguments import parsers
+from metavib.config_file import read_config, words_from
 from metavib.errors import UserError
+from metavib.experiment import Experiment
 
 
 def written(folder: Path, text: str | bytes, name: str = "config.yaml") -> Path:
@@ -105,3 +109,70 @@ def test_without_ruamel_the_error_says_what_to_install(
     with pytest.raises(UserError, match=r"pip install ruamel\.yaml, or write JSON"):
         read_config(written(tmp_path, "seed: 1\n"))
     assert read_config(written(tmp_path, '{"seed": 1}', "config.json")) == {"seed": 1}
+
+
+def flags() -> dict[str, argparse.Action]:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--target")
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--seeds")
+    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--skip-bad", action="store_true")
+    parser.add_argument("--record-information", type=int, nargs="?", const=50)
+    return {action.dest: action for action in parser._actions if action.dest != "help"}
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"steps": 5}, ["--steps=5"]),
+        ({"steps": None}, []),
+        ({"seeds": 3}, ["--seeds=3"]),
+        ({"seeds": [90]}, ["--seeds=90,"]),
+        ({"target": "all"}, ["--target=all"]),
+        ({"target": [0, 75]}, ["--target=0,75"]),
+        ({"target": 75}, []),  # the experiment reads it
+        ({"skip_bad": True}, ["--skip-bad"]),
+        ({"skip-bad": False}, []),
+        ({"record_information": True}, ["--record-information=50"]),
+        ({"set": {"beta": [0.1, 1], "flip": 0.5}}, ["--set=beta=0.1,1", "--set=flip=0.5"]),
+        ({"set": ["beta=0.1", "flip=0.5"]}, ["--set=beta=0.1", "--set=flip=0.5"]),
+        ({"training": {"steps": 3}}, []),
+    ],
+    ids=str,
+)
+def test_flags_in_a_file_are_words_of_a_command_line(values: dict[str, Any], words: list[str]) -> None:
+    assert words_from(Path("c.yaml"), values, flags(), ("target", "training")) == words
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"stepz": 5}, "did you mean 'steps'"),
+        ({"steps": {"a": 1}}, "steps must be a value or a list of values"),
+        ({"steps": []}, "steps must be a value or a list of values"),
+        ({"skip_bad": "yes"}, "skip_bad must be true or false"),
+    ],
+    ids=str,
+)
+def test_a_flag_that_makes_no_sense_is_named(values: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        words_from(Path("c.yaml"), values, flags(), ("target",))
+
+
+def test_every_flag_of_train_can_stand_in_a_file() -> None:
+    parser, commands = parsers()
+    own = {
+        action.dest: action
+        for action in commands["train"]._actions
+        if action.option_strings and action.dest not in ("help", "config")
+    }
+    fields = [field.name for field in dataclasses.fields(Experiment)]
+    for name, action in own.items():
+        value: Any = {int: 3, float: 2.5}.get(action.type, "one")  # type: ignore[arg-type, call-overload]
+        value = True if action.nargs == 0 else ["beta=1"] if name == "set" else value
+        words = words_from(Path("c.yaml"), {name.replace("_", "-"): value}, own, fields)
+        if words:
+            assert getattr(parser.parse_args(["train", *words]), name) == value
+        else:
+            assert name in fields  # `experiment_from` takes it from the file

@@ -3,9 +3,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
-from metavib.plain_values import made
+from metavib.plain_values import made, plain
 
 
 @dataclass
@@ -72,3 +74,13 @@ def test_what_is_missing_is_named() -> None:
 def test_what_is_no_dictionary_is_refused(values: Any) -> None:
     with pytest.raises(ValueError, match="Tree"):
         made(Tree, values)
+
+
+def test_scalars_of_arrays_become_pythons_own() -> None:
+    found = [
+        plain(value)
+        for value in (np.float64(0.0), np.int64(3), np.bool_(True), torch.tensor(1.5), "a", 2, None)
+    ]
+    assert list(map(repr, found)) == ["0.0", "3", "True", "1.5", "'a'", "2", "None"]
+    array = np.zeros(2)
+    assert plain(array) is array

@@ -5,6 +5,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 
 from metavib.errors import UserError
@@ -117,3 +118,9 @@ def test_a_bad_default_is_found_when_the_settings_are_made() -> None:
 
     with pytest.raises(UserError, match="trees = 0"):
         Bad()
+
+
+def test_numbers_of_numpy_are_taken_and_told_as_pythons() -> None:
+    assert changed(Garden(), {"trees": np.int64(3), "height": np.float32(0.5)}, "garden").trees == 3
+    with pytest.raises(UserError, match=r"^height = 0\.0 will not do"):
+        changed(Garden(), {"height": np.float64(0.0)}, "garden")

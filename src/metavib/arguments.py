@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from metavib import __version__
 from metavib.errors import UserError
+from metavib.standard_output import Output
 
 COMMANDS = {
     "demo": "train and compare four methods on handwritten digits, in minutes, with no download",
@@ -24,15 +25,19 @@ COMMANDS = {
     "report": "turn run directories into one page of tables and figures, and files for a paper",
     "export": "turn a model into ONNX or a torch.export program, with the draws as inputs",
     "bench": "measure how fast training, prediction and data are on this machine",
-    "describe": "explain an algorithm, dataset, backbone, preset, run or model",
+    "describe": "explain an algorithm, dataset, backbone, preset, setting, run or model",
 }
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with errors of one line."""
+    """argparse, with errors of one line, of stdout too."""
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}. See '{self.prog} --help'.")
+
+    def _print_message(self, message: str, file: object = None) -> None:
+        """Help and version. argparse itself passes over a stdout that takes nothing."""
+        Output().write(message)
 
 
 def parsers() -> tuple[Parser, dict[str, Parser]]:
@@ -127,6 +132,12 @@ def parsers() -> tuple[Parser, dict[str, Parser]]:
     describe.add_argument(
         "name", metavar="NAME", nargs="?", help="what to explain; everything there is, without it"
     )
+    describe.add_argument(
+        "--dataset",
+        help="show what the preset gives for this one: a known name, or a path (either kind of data)",
+    )
+    describe.add_argument("--preset", default="fast", help="whose values of settings are shown (%(default)s)")
+    describe.add_argument("--algorithm", default="metavib", help="for which algorithm (%(default)s)")
     return parser, commands
 
 
@@ -174,7 +185,9 @@ def _add_training(train: argparse.ArgumentParser) -> None:
     train.add_argument("--preset", help="paper, fast, augmented or equal (fast)")
     train.add_argument("--steps", type=int, help="iterations, instead of the preset's")
     train.add_argument("--seed", type=int, help="a random one is chosen and printed where none is given")
-    train.add_argument("--seeds", help="a grid over so many seeds from 0, or over a list as 3,5,8")
+    train.add_argument(
+        "--seeds", help="a grid over so many seeds from 0, or over a list as 3,5,8 (90, is one)"
+    )
     train.add_argument(
         "--out", help="the run directory (runs/DATASET-TARGET-ALGORITHM-SEED); of a grid, the folder of them"
     )
@@ -183,7 +196,9 @@ def _add_training(train: argparse.ArgumentParser) -> None:
     train.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="change a setting; A,B makes a grid"
     )
-    train.add_argument("--config", help="a YAML or JSON file with any of these and all settings")
+    train.add_argument(
+        "--config", help="a YAML or JSON file with any of these and all settings: see docs/config.md"
+    )
     train.add_argument("--skip-bad", action="store_true", help="train without the files that cannot be read")
     _add_recording(train)
     train.add_argument(
@@ -192,6 +207,7 @@ def _add_training(train: argparse.ArgumentParser) -> None:
     _add_choice_of_model(train)
     train.add_argument("--batch", type=int, help="train so many runs of a grid as one program (as fits)")
     train.add_argument("--no-batch", action="store_true", help="train the runs of a grid one after another")
+    _add_yes(train)
     _add_data(train)
     _add_memory(train)
     _add_device(train)
@@ -246,6 +262,7 @@ def _add_reproduction(reproduce: argparse.ArgumentParser) -> None:
     reproduce.add_argument("--out", help="where runs and tables go (runs/reproduce/TABLE)")
     reproduce.add_argument("--plan", action="store_true", help="only say how long it would take")
     reproduce.add_argument("--no-batch", action="store_true", help="train the runs one after another")
+    _add_yes(reproduce)
     reproduce.add_argument(
         "--checkpoint-seconds", type=float, default=30.0, help="time between checkpoints (%(default)s)"
     )
@@ -274,12 +291,17 @@ def _add_sweep(sweep: argparse.ArgumentParser) -> None:
     )
     sweep.add_argument("--batch", type=int, help="train so many runs as one program (as fits)")
     sweep.add_argument("--no-batch", action="store_true", help="train the runs one after another")
+    _add_yes(sweep)
     sweep.add_argument("--skip-bad", action="store_true", help="train without the files that cannot be read")
     sweep.add_argument(
         "--checkpoint-seconds", type=float, default=30.0, help="time between checkpoints (%(default)s)"
     )
     sweep.add_argument("--data", help="where the datasets lie, if not in METAVIB_DATA")
     _add_device(sweep)
+
+
+def _add_yes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--yes", action="store_true", help="begin a large grid without asking")
 
 
 def _add_choice_of_model(parser: argparse.ArgumentParser) -> None:

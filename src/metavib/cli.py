@@ -3,51 +3,61 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
 import importlib
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from metavib import __version__
-from metavib.arguments import COMMANDS, parsers
+from metavib.arguments import COMMANDS, Parser, parsers
+from metavib.config_file import read_config, words_from
 from metavib.errors import UserError, unknown_name
+from metavib.foreign_text import visible
 from metavib.memory import keep_freed_memory, limited_to
+from metavib.standard_output import Output, discard_output, open_standard_streams
+from metavib.terminal import json_alone
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit status is 0, 2 for what the user can fix, 1 for our own faults."""
     try:
+        open_standard_streams()
         try:
             return _run(list(sys.argv[1:] if arguments is None else arguments))
         finally:
-            sys.stdout.flush()  # here, where a closed pipe is expected
+            Output().flush()  # here, where a closed pipe is expected
     except UserError as error:
         _say_in_one_line(str(error))
         return 2
     except KeyboardInterrupt:
-        print("metavib: stopped.", file=sys.stderr)
+        _complain("stopped.")
         return 130
-    except BrokenPipeError:
-        # Whoever read our output has gone; the interpreter must not try to flush it again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # whoever read our output has gone
+        discard_output()
         return 0
     except Exception as error:
         if remedy := _remedy(error):
             _say_in_one_line(remedy)
             return 2
-        traceback.print_exc()
-        print(
-            f"metavib: this is a fault of metavib {__version__}, not yours. Please report it.",
-            file=sys.stderr,
-        )
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
+        _complain(f"this is a fault of metavib {__version__}, not yours. Please report it.")
         return 1
 
 
 def _say_in_one_line(text: str) -> None:
     if _by_torchrun() and os.environ.get("RANK", "0") != "0":
         return  # all processes of torchrun were told the same, and the first one says what is wrong with it
-    print("metavib: " + " ".join(text.split()), file=sys.stderr)
+    _complain(" ".join(text.split()))
+
+
+def _complain(text: str) -> None:
+    with contextlib.suppress(OSError):  # a stderr that takes nothing leaves the exit status
+        print("metavib: " + visible(text), file=sys.stderr)
 
 
 def _remedy(error: Exception) -> str | None:
@@ -62,6 +72,29 @@ def _remedy(error: Exception) -> str | None:
 
 def _by_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
+
+
+def _with_configuration(
+    parsed: argparse.Namespace, arguments: list[str], parser: Parser, command: Parser
+) -> argparse.Namespace:
+    """The arguments with the flags of the configuration file before them: what is typed comes last, and wins."""
+    from metavib.experiment import Experiment  # not before it is needed
+
+    flags = {
+        action.dest: action
+        for action in command._actions
+        if action.option_strings and action.dest not in ("help", "config")
+    }
+    fields = {field.name for field in dataclasses.fields(Experiment)}
+    path = Path(parsed.config)
+    values = read_config(path)
+    if parsed.seed is not None:
+        values.pop("seeds", None)  # one seed is typed in place of the file's
+    words = words_from(path, values, flags, fields)
+    try:
+        return parser.parse_args([arguments[0], *words, *arguments[1:]])
+    except UserError as error:
+        raise UserError(f"the configuration {path}, as flags: {error}") from error
 
 
 def _run(arguments: list[str]) -> int:
@@ -81,6 +114,8 @@ def _run(arguments: list[str]) -> int:
     if parsed.command is None:
         parser.print_help()
         return 0
+    if getattr(parsed, "config", None):
+        parsed = _with_configuration(parsed, arguments, parser, commands[parsed.command])
     if _by_torchrun():
         if parsed.command != "train":
             raise UserError(f"torchrun is for metavib train: call metavib {parsed.command} by itself.")
@@ -89,5 +124,5 @@ def _run(arguments: list[str]) -> int:
     handler: Callable[[argparse.Namespace], int] = importlib.import_module(
         f"metavib.commands.{parsed.command}"
     ).run
-    with limited_to(getattr(parsed, "memory", None)):
+    with json_alone(parsed.json), limited_to(getattr(parsed, "memory", None)):
         return handler(parsed)

@@ -1,12 +1,14 @@
-"""Settings from a YAML or JSON file."""
+"""Settings and flags from a YAML or JSON file."""
 
 from __future__ import annotations
 
+import argparse
 import json
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from metavib.errors import UserError
+from metavib.errors import UserError, unknown_name
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -21,6 +23,56 @@ def read_config(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise UserError(f"the configuration {path} must hold names and values, such as 'target: sketch'.")
     return value
+
+
+def words_from(
+    path: Path, values: Mapping[str, Any], flags: Mapping[str, argparse.Action], kept: Collection[str]
+) -> list[str]:
+    """The flags that a configuration gives, as words of a command line.
+
+    `flags` has the command's own by their keys. What is in `kept` belongs to the experiment, and is read from the
+    file there. A list stands for what a flag takes as A,B.
+    """
+    words: list[str] = []
+    for key, value in values.items():
+        name = key.replace("-", "_")
+        if name not in flags:
+            if name not in kept:
+                raise unknown_name("key", key, {*flags, *kept})
+        elif value is not None and (name not in kept or _may_name_several(name, value)):
+            words += _words(path, name, value, flags[name])
+    return words
+
+
+def _may_name_several(name: str, value: Any) -> bool:
+    """Whether a part of the experiment is given as a grid has it."""
+    return name in ("target", "algorithm") and isinstance(value, str | list)
+
+
+def _words(path: Path, name: str, value: Any, flag: argparse.Action) -> list[str]:
+    option = flag.option_strings[-1]
+    if flag.nargs == 0:  # a switch
+        if not isinstance(value, bool):
+            raise UserError(f"the configuration {path}: {name} must be true or false, not {value!r}.")
+        return [option] if value else []
+    if flag.nargs == "?" and isinstance(value, bool):  # a switch that takes a number too
+        return [f"{option}={flag.const}"] if value else []
+    if isinstance(value, Mapping) and name == "set":
+        return [f"{option}={setting}={_text(path, name, own)}" for setting, own in value.items()]
+    if isinstance(flag, argparse._AppendAction) and isinstance(value, list):
+        return [f"{option}={_text(path, name, own)}" for own in value]
+    return [f"{option}={_text(path, name, value)}"]
+
+
+def _text(path: Path, name: str, value: Any) -> str:
+    """A value as a flag takes it; a list of one is still a list."""
+    parts = value if isinstance(value, list) else [value]
+    if not parts or any(isinstance(part, list | Mapping) or part is None for part in parts):
+        raise UserError(
+            f"the configuration {path}: {name} must be a value or a list of values, not {value!r}."
+        )
+    text = ",".join(str(part).lower() if isinstance(part, bool) else str(part) for part in parts)
+    return f"{text}," if name == "seeds" and isinstance(value, list) else text
 
 
 def _from_json(path: Path, text: str) -> Any:

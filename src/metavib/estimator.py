@@ -36,6 +36,7 @@ from metavib.experiment import Experiment
 from metavib.functional.predictive import Predictive
 from metavib.model import preprocessing_of
 from metavib.optimization import Training
+from metavib.plain_values import plain
 from metavib.randomness import key_of, normal
 from metavib.settings import Settings, changed, names_of, setting
 from metavib.terminal import Bar
@@ -145,7 +146,7 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         check_classification_targets(answers)
         classes, labels = np.unique(answers, return_inverse=True)
         if len(classes) < 2:
-            raise UserError(f"y has one class only, {classes[0]!r}: a classifier takes two or more.")
+            raise UserError(f"y has one class only, {classes.tolist()[0]!r}: a classifier takes two or more.")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         own = changed(Own(), self._plain(*names_of(Own)), "estimator")
         names, numbers = _named(domains, labels, own.pseudo_domains, seed)
@@ -203,7 +204,7 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         }
         further = {} if self.settings is None else self.settings
         if not isinstance(further, Mapping):
-            raise UserError(f"settings must hold names and values, not {further!r}.")
+            raise UserError(f"settings must hold names and values, not {plain(further)!r}.")
         sections = with_further(sections, further)
         if own.samples_per_domain < classes:
             raise UserError(
@@ -228,7 +229,7 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
     def _plain(self, *names: str) -> dict[str, Any]:
         """Parameters by name; a grid of them has numpy's numbers in it."""
         values = {name: getattr(self, name) for name in names}
-        return {name: v.item() if isinstance(v, np.generic) else v for name, v in values.items()}
+        return {name: plain(value) for name, value in values.items()}
 
     def _predictive(self, X: ArrayLike) -> Iterator[Predictive]:
         """Answers, some at a time. All samples see the same draws, so that none depends on those beside it."""
@@ -289,7 +290,7 @@ def _named(
         raise UserError("domains must all be text or all be numbers.") from error
     if len(names) < 2:
         raise UserError(
-            f"all samples come from one domain, {names[0]!r}: give two or more, or leave domains out."
+            f"all samples come from one domain, {names.tolist()[0]!r}: give two or more, or leave domains out."
         )
     return names, numbers
 

@@ -19,6 +19,7 @@ from metavib.errors import UserError, unknown_name
 from metavib.evaluate import Evaluation
 from metavib.networks.backbones import BACKBONES
 from metavib.optimization import Training
+from metavib.plain_values import plain
 from metavib.recipes import recipe_named
 from metavib.settings import Settings, changed, names_of
 
@@ -182,6 +183,7 @@ def _find(name: str, sections: Mapping[str, Settings]) -> tuple[str, str]:
 
 
 def _seed(value: Any) -> int:
+    value = plain(value)
     if value is None:
         raise UserError("no seed is given.")
     try:

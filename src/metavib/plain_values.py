@@ -11,6 +11,11 @@ from typing import Any, TypeVar
 Made = TypeVar("Made")
 
 
+def plain(value: Any) -> Any:
+    """The value; where it is a scalar of numpy or torch, which a grid of settings may hold, Python's own."""
+    return value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value
+
+
 def made(kind: type[Made], values: Any) -> Made:
     """The dataclass with these values. ValueError, which names the field, where they are not what it takes."""
     if not isinstance(values, dict):

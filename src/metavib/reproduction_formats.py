@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Sequence
 
 from metavib.algorithms import TITLES
+from metavib.foreign_text import csv_cells
 from metavib.paper import Row
 from metavib.reproduction import Reproduction, significance
 from metavib.terminal import mean_and_deviation
@@ -83,7 +84,8 @@ def as_csv(reproduction: Reproduction) -> str:
     for own in reproduction.rows:
         for (target, seed), value in own.values.items():
             printed = own.row.value(reproduction.table, target)
-            writer.writerow([own.row.title, target, seed, f"{value:.4f}", "" if printed is None else printed])
+            cells = [own.row.title, target, seed, f"{value:.4f}", "" if printed is None else printed]
+            writer.writerow(csv_cells(cells))
     return text.getvalue()
 
 

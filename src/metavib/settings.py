@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from metavib.errors import UserError, unknown_name
+from metavib.plain_values import plain
 
 Scalar = bool | int | float | str
 
@@ -91,6 +92,7 @@ def changed(settings: AnySettings, values: Mapping[str, Any], where: str) -> Any
 
 
 def _checked(field: dataclasses.Field[Any], wanted: type, value: Any) -> Scalar:
+    value = plain(value)
     converted = _converted(wanted, value)
     if converted is None or not _within(field.metadata, converted):
         raise UserError(f"{field.name} = {value!r} will not do: it takes {_takes(field, wanted)}.")

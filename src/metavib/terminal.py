@@ -1,14 +1,21 @@
-"""What people see: progress with time left, and tables. All of it goes to stderr."""
+"""What people see: progress and warnings on stderr, results on stdout.
+
+With `--json` stdout is for the JSON alone, and results for people go to stderr. All text passes `foreign_text`.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
+
+from metavib.foreign_text import visible, visible_lines
+from metavib.standard_output import Output
 
 PLAIN_SECONDS = 5.0  # between two lines of progress where there is no terminal
 NOTEBOOK_SECONDS = 0.5  # between two states of the one line in a notebook
@@ -19,6 +26,7 @@ class _Terminal:
 
     taken = False
     silent = False  # of several processes of one run, one speaks
+    json_alone = False  # stdout is for JSON, and text for people goes to stderr
 
 
 def be_silent() -> None:
@@ -67,7 +75,8 @@ class Bar:
 
     def update(self, done: int, detail: str = "", title: str | None = None) -> None:
         """Show how much is done, and what else there is to say."""
-        self.title = title or self.title
+        self.title = visible(title or self.title)
+        detail = visible(detail)
         now = time.monotonic()
         if self.hidden:
             return
@@ -98,7 +107,7 @@ class Bar:
     def say(self, text: str) -> None:
         """A line above the bar."""
         if self.rich is not None:
-            self.rich.console.print(text, highlight=False, markup=False)
+            self.rich.console.print(visible_lines(text), highlight=False, markup=False)
         else:
             self._end_line()
             say(text)
@@ -139,9 +148,33 @@ def in_notebook() -> bool:
 
 
 def say(text: str) -> None:
-    """A line for people."""
+    """A line for people about what is going on. Where stderr takes nothing more, the work goes on without it."""
     if not _Terminal.silent:
-        print(text, file=sys.stderr)
+        with contextlib.suppress(OSError):
+            print(visible_lines(text), file=sys.stderr)
+
+
+def print_result(text: str) -> None:
+    """A line for people with something that the command found: on stdout, unless `--json` has it for itself."""
+    if _Terminal.json_alone:
+        say(text)
+    elif not _Terminal.silent:
+        _put(visible_lines(text))
+
+
+def print_json(record: Any) -> None:
+    """A record on stdout, in a line."""
+    _put(json.dumps(record))
+
+
+@contextlib.contextmanager
+def json_alone(given: bool) -> Iterator[None]:
+    """Within it, where `--json` is given, nothing but JSON goes to stdout."""
+    former, _Terminal.json_alone = _Terminal.json_alone, given
+    try:
+        yield
+    finally:
+        _Terminal.json_alone = former
 
 
 @contextlib.contextmanager
@@ -166,6 +199,7 @@ def counting_bar(title: str) -> Iterator[Any]:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: bool = False) -> str:
     """A plain table: the first column to the left, the others to the right unless all go to the left."""
+    header, rows = [visible(cell) for cell in header], [[visible(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
 
     def line(cells: Sequence[str]) -> str:
@@ -197,6 +231,13 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def _put(text: str) -> None:
+    """A line on stdout, at once: beside stderr it stands where it belongs, and a full disk is noticed here."""
+    out = Output()
+    out.write(text + "\n")
+    out.flush()
+
+
 def _time_left(elapsed: float, done: int, remaining: int) -> str:
     if done <= 0 or remaining <= 0:
         return ""
@@ -208,10 +249,10 @@ def _rich_bar() -> Any:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),  # it may name a folder, which has brackets of its own
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[detail]}", style="cyan"),
+        TextColumn("{task.fields[detail]}", style="cyan", markup=False),
         TextColumn("{task.fields[left]}", style="dim"),
         console=Console(stderr=True),
         refresh_per_second=4,

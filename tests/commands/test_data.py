@@ -9,29 +9,67 @@ from PIL import Image
 def test_domains_and_classes_are_counted(metavib, folder):
     (folder / "photo" / "dog" / "3.png").unlink()
     status, out, err = metavib("data", folder)
-    assert (status, out) == (0, "")
-    rows = {line.split()[0]: line.split()[1:] for line in err.splitlines() if line.strip()}
+    assert (status, err) == (0, "")
+    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.strip()}
     assert rows["class"] == ["art", "cartoon", "photo", "sketch", "all"]
     assert rows["cat"] == ["4", "4", "4", "4", "16"]
     assert rows["dog"] == ["4", "4", "3", "4", "15"]
     assert rows["all"] == ["8", "8", "7", "8", "31"]
-    assert "training can start" in err
+    assert "training can start" in out
 
 
 def test_every_problem_is_named_and_an_error_is_status_2(metavib, folder):
     (folder / "photo" / "cat" / "bad.png").write_bytes(b"no image")
     shutil.copy(folder / "art" / "cat" / "0.png", folder / "sketch" / "dog" / "copy.png")
-    status, _, err = metavib("data", folder)
+    status, out, _ = metavib("data", folder)
     assert status == 2
-    assert "error: photo/cat/bad.png" in err
-    assert "art/cat/0.png = sketch/dog/copy.png" in err
-    assert err.rstrip().endswith("training cannot start: fix the errors above.")
+    assert "error: photo/cat/bad.png" in out
+    assert "art/cat/0.png = sketch/dog/copy.png" in out
+    assert out.splitlines()[-1] == (
+        "training cannot start: fix or remove these files, or leave them out with --skip-bad."
+    )
 
 
 def test_too_few_domains_to_hold_one_out_are_named(metavib, make_folder, tmp_path):
-    status, _, err = metavib("data", make_folder(tmp_path / "few", domains="photo sketch"))
+    status, out, _ = metavib("data", make_folder(tmp_path / "few", domains="photo sketch"))
     assert status == 0
-    assert "warning: only 2 domain(s)" in err
+    assert "warning: only 2 domain(s)" in out
+
+
+def test_what_skipping_cannot_mend_is_told_apart_from_bad_files(metavib, make_folder, tmp_path):
+    root = make_folder(tmp_path / "images", domains="one", classes="cat")
+    make_folder(root, domains="two", classes="dog")
+    make_folder(root, domains="three", classes="emu")
+    assert metavib("data", root).out.splitlines()[-1] == "training cannot start: fix the errors above."
+    (root / "one" / "cat" / "bad.png").write_bytes(b"no image")
+    assert "Files that cannot be read can be left out with --skip-bad." in metavib("data", root).out
+
+
+def test_odd_folders_are_warned_of_and_left_out(metavib, folder):
+    (folder / "photo" / "unicorn").mkdir()
+    (folder / "all").symlink_to(folder)
+    (folder / "photo" / "up").symlink_to("..")
+    status, out, _ = metavib("data", folder)
+    assert status == 0
+    assert "warning: class folder photo/unicorn holds no image: the class is missing there" in out
+    assert f"warning: {folder / 'all'} is a link to a folder that it lies in: it is passed over" in out
+    assert f"warning: {folder / 'photo' / 'up'} is a link to a folder that it lies in" in out
+    assert out.splitlines()[1].split() == ["class", "art", "cartoon", "photo", "sketch", "all"]
+
+
+def test_a_name_with_a_line_break_is_one_line(metavib, folder):
+    (folder / "photo" / "cat" / "0.png").rename(folder / "photo" / "cat" / "new\nline\x1b[2J.png")
+    (folder / "photo" / "cat" / "bad\n.png").write_bytes(b"no image")
+    status, out, _ = metavib("data", folder)
+    assert status == 2
+    assert "error: photo/cat/bad\\n.png: is not" in out
+    assert "\x1b" not in out
+    assert metavib("data", folder, "--json").status == 2
+
+
+def test_a_folder_with_a_table_is_told_to_name_it(refused, tmp_path):
+    (tmp_path / "labels.csv").write_text("path,label,domain\n")
+    assert f"give that file: {tmp_path / 'labels.csv'}" in refused("data", tmp_path)
 
 
 def test_json_says_the_same(metavib, folder):

@@ -6,6 +6,7 @@ import pytest
 
 from metavib.algorithms import ALGORITHMS
 from metavib.data.catalog import NAMES
+from metavib.experiment import experiment_from
 from metavib.networks.backbones import BACKBONES
 from metavib.recipes import PRESETS
 from metavib.settings import names_of
@@ -73,6 +74,53 @@ def test_an_unknown_name_is_suggested_the_nearest(refused):
 
 
 def test_the_quantiles_of_a_model_are_told_in_a_few_words(metavib, finished):
-    _, _, err = metavib("describe", finished.run / "model")
-    assert err.count("(101 quantiles)") == 2
-    assert max(map(len, err.splitlines())) < 300
+    _, out, _ = metavib("describe", finished.run / "model")
+    assert out.count("(101 quantiles)") == 2
+    assert max(map(len, out.splitlines())) < 300
+
+
+@pytest.mark.parametrize("name", ["fast", "training", "augmentation", "metavib"])
+def test_settings_are_those_that_the_preset_gives_for_the_data(metavib, name):
+    def values(*more):
+        settings = json.loads(metavib("describe", name, "--json", *more).out)["settings"]
+        return {one["name"]: one["given"] for one in settings}
+
+    either, photographs, digits = values(), values("--dataset", "pacs"), values("--dataset", "rotated-digits")
+    for setting, given in either.items():
+        assert given["photographs"] == photographs[setting]["pacs"]
+        assert given["digits"] == digits[setting]["rotated-digits"]
+    assert either != values(*(["--algorithm", "erm"] if name == "fast" else ["--preset", "paper"]))
+
+
+def test_what_a_run_gets_is_what_describe_says(metavib, folder):
+    experiment = experiment_from({"dataset": str(folder), "target": "photo", "algorithm": "vib", "seed": 0})
+    flags = ("--dataset", folder, "--algorithm", "vib", "--json")
+    for section in ("training", "augmentation", "evaluation"):
+        settings = json.loads(metavib("describe", section, *flags).out)["settings"]
+        assert {one["name"]: one["given"][str(folder)] for one in settings} == experiment.to_json()[section]
+    fast = json.loads(metavib("describe", "fast", *flags).out)
+    assert fast["backbone"] == {str(folder): f"{experiment.backbone}, weights: {experiment.weights}"}
+
+
+def test_a_setting_by_itself_has_its_owners_and_the_values_of_all_presets(metavib):
+    status, out, _ = metavib("describe", "beta", "--json")
+    beta = json.loads(out)
+    assert status == 0
+    assert set(beta["meaning"]) == {"vib", "metavib"}
+    given = beta["presets, of metavib"]
+    assert list(given) == list(PRESETS)
+    assert given["paper"] == {"photographs": 0.01, "digits": 0.001}
+    steps = json.loads(metavib("describe", "steps", "--json", "--dataset", "pacs").out)
+    assert steps["presets, of training"]["paper"] == {"pacs": 25_000}
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--dataset", "no/such/place"], "no/such/place"),
+        (["--preset", "papre"], "did you mean 'paper'"),
+        (["--algorithm", "metavid"], "did you mean 'metavib'"),
+    ],
+)
+def test_names_beside_it_are_checked(refused, flags, words):
+    assert words in refused("describe", "training", *flags)

@@ -45,9 +45,9 @@ def example(exported, tmp_path):
 
 def test_the_difference_is_printed(metavib, finished, tmp_path):
     status, out, err = metavib("export", finished.run, "--format", "torch-export", "-o", tmp_path / "out")
-    assert (status, out) == (0, "")
-    assert "mean.pt2" in err
-    assert "largest difference to the model: " in err
+    assert (status, err) == (0, "")
+    assert "mean.pt2" in out
+    assert "largest difference to the model: " in out
 
 
 def test_json_names_the_files_and_the_difference(metavib, finished, tmp_path):

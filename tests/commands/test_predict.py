@@ -50,20 +50,20 @@ def bad(tmp_path):
 
 def test_the_table_has_a_line_for_each_file(metavib, finished, images):
     status, out, err = metavib("predict", finished.run, *images)
-    assert status == 0
-    lines = out.splitlines()
+    assert (status, err) == (0, "")
+    *lines, explanation = out.splitlines()
     assert lines[0].split() == ["file", "label", "probability", "entropy", "of", "the", "model", "unsure"]
     assert [line.split()[0] for line in lines[2:]] == [str(path) for path in images]
     assert all(line.split()[1] in ("cat", "dog") for line in lines[2:])
     assert all(line.split()[-1] in ("yes", "no") for line in lines[2:])
-    assert f"{math.log(2):.3f} is no idea" in err
-    assert "90%" in err
+    assert f"{math.log(2):.3f} is no idea" in explanation
+    assert "90%" in explanation
 
 
 def test_a_long_table_keeps_the_columns_of_its_first_rows(metavib, finished, images):
     many = (images * BATCH)[: BATCH + 5]
     _, out, _ = metavib("predict", finished.run, *many)
-    lines = out.splitlines()
+    lines = out.splitlines()[:-1]
     assert len(lines) == 2 + len(many)
     assert len({len(line) for line in lines[2:]}) == 1
 
@@ -130,6 +130,23 @@ def test_a_file_that_cannot_be_read_is_named_and_passed_over(metavib, finished, 
     assert "Traceback" not in err
     _, without, _ = metavib("predict", finished.run, images[0], images[1], *form)
     assert out == without
+
+
+def test_a_cell_of_csv_is_no_formula(metavib, finished_copy, images, tmp_path, monkeypatch):
+    path = finished_copy.run / "model" / "config.json"
+    record = json.loads(path.read_text())
+    record["classes"] = ["=cmd()", "-1"]
+    record.pop("check")
+    path.write_text(json.dumps(record | {"check": checksum(record)}))
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(images[0], "@evil.png")
+    shutil.copy(images[0], "plain.png")
+    _, out, _ = metavib("predict", finished_copy.run, "@evil.png", "plain.png", "--csv", "--samples")
+    header, *rows = csv.reader(io.StringIO(out))
+    assert header[6:] == ["'=cmd()", "-1", "'=cmd()@1", "'-1@1", "'=cmd()@2", "'-1@2"]
+    assert [row[0] for row in rows] == ["'@evil.png", "plain.png"]
+    assert {row[1] for row in rows} <= {"'=cmd()", "-1"}
+    assert all(float(cell) >= -1e-6 for row in rows for cell in (*row[2:5], *row[6:]))
 
 
 def test_where_no_file_can_be_read_there_is_no_answer(metavib, finished, bad):

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import shlex
 import statistics
 
@@ -11,6 +12,7 @@ from metavib import grid
 from metavib.commands import train_grid
 from metavib.commands.train_grid import choice_in_words
 from metavib.cross_validation import Choice
+from metavib.errors import UserError
 from metavib.runner import train_and_measure
 
 
@@ -218,10 +220,69 @@ def test_the_table_has_means_and_deviations_over_seeds_and_the_mean_of_each_row(
     assert "selected by source-validation; protocol: folder" in err
 
 
-def test_without_json_nothing_is_on_stdout(metavib, command):
+def test_without_json_the_tables_are_all_there_is_on_stdout(metavib, command):
     status, out, err = metavib(*command("--seeds", 2))
-    assert (status, out) == (0, "")
-    assert "Accuracy on the unseen domain" in err
+    assert status == 0
+    assert out.startswith("Accuracy on the unseen domain")
+    assert "2 seeds = 2 runs." in err
+    assert "Accuracy" not in err
+
+
+def test_a_large_grid_is_named_with_its_time_and_asked_about(metavib, command, out, monkeypatch):
+    monkeypatch.setattr("metavib.commands.grid_size.LARGE", 1)
+    asked = []
+
+    def refuse(question, *, yes, instead):
+        asked.append((question, yes))
+        raise UserError(f"nothing was trained. {instead}")
+
+    monkeypatch.setattr("metavib.commands.grid_size.confirm", refuse)
+    status, printed, err = metavib(*command("--target", "art,photo", "--seeds", "90"))
+    assert (status, printed, asked) == (2, "", [("Train 180 runs?", False)])
+    named, refusal = err.splitlines()[-2:]
+    assert re.fullmatch(r"90 seeds x 2 targets = 180 runs, about .+ by a short probe\.", named)
+    assert refusal.startswith("metavib: nothing was trained. For one run with seed 90: --seed 90.")
+    assert not out.exists()
+
+
+def test_a_list_of_one_seed_is_one_run(metavib, command):
+    status, printed, err = metavib(*command("--seeds", "90,", "--json"))
+    assert status == 0
+    assert [run["seed"] for run in json.loads(printed)["runs"]] == [90]
+    assert "1 run." in err
+
+
+@pytest.mark.parametrize("seeds", ["1e9", "1000000000"])
+def test_more_seeds_than_anybody_trains_are_one_line(refused, command, out, seeds):
+    assert f"--seeds {seeds} will not do" in refused(*command("--seeds", seeds))
+    assert not out.exists()
+
+
+def test_a_configuration_may_name_a_grid_and_what_is_typed_wins(metavib, folder, out, tmp_path):
+    config = tmp_path / "grid.yaml"
+    config.write_text(
+        f"dataset: {folder}\ntarget: [art, photo]\nalgorithm: erm\nseeds: [4, 7]\nsteps: 1\nbackbone: digits\n"
+        f"weights: none\nout: {out}\nno-batch: true\njson: true\nset: {{flip: 0}}\ncheckpoint_seconds: 5\n"
+        "training: {images_per_domain: 8, validations: 1}\nevaluation: {repeats: 2}\n"
+    )
+    status, printed, err = metavib("train", "--config", config)
+    assert status == 0, err
+    assert {(run["unseen_domain"], run["seed"]) for run in json.loads(printed)["runs"]} == {
+        (target, seed) for target in ("art", "photo") for seed in (4, 7)
+    }
+    recorded = json.loads((out / "images-art-erm-seed4" / "experiment.json").read_text())["experiment"]
+    assert recorded["training"]["steps"] == 1
+    assert recorded["training"]["images_per_domain"] == 8
+    assert recorded["augmentation"]["flip"] == 0
+    one = ("--target", "sketch", "--seed", "5", "--out", tmp_path / "one")
+    typed = json.loads(metavib("train", "--config", config, *one).out)
+    assert (typed["unseen_domain"], typed["seed"], typed["run"]) == ("sketch", 5, str(tmp_path / "one"))
+
+
+def test_a_flag_of_a_configuration_that_will_not_do_is_named_with_the_file(refused, folder, out, tmp_path):
+    (tmp_path / "bad.yaml").write_text("steps: many\n")
+    line = refused("train", folder, "--target", "sketch", "--out", out, "--config", tmp_path / "bad.yaml")
+    assert "bad.yaml, as flags: argument --steps: invalid int value: 'many'" in line
 
 
 def test_runs_that_break_down_are_named_and_the_status_is_2(metavib, command, out):

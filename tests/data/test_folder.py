@@ -91,7 +91,8 @@ def test_links_are_followed_and_a_broken_one_is_not_lost(tmp_path: Path) -> None
         (["a/x/1.png", "b/x/1.txt"], "domain 'b' of .* has no image in class folders"),
         (["a/x/1.png", "b/train/x/1.txt"], "domain 'b' of .* has no image"),
         (["pacs/photo/dog/1.png"], "domain 'pacs' of .* has no image in class folders"),
-        (["a/x/1\n.png"], "name that cannot be printed; rename it"),
+        (["a/x\n/1.png"], "name that cannot be printed; rename it"),
+        (["b\x1b/x/1.png"], "name that cannot be printed; rename it"),
     ],
 )
 def test_a_folder_that_is_no_dataset_is_explained(tmp_path: Path, names: list[str], message: str) -> None:
@@ -119,7 +120,7 @@ def test_missing_not_a_folder_and_unreadable(tmp_path: Path, monkeypatch: pytest
 def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     touch(tmp_path, "a/x/1.png")
     (tmp_path / "a/x" / os.fsdecode(b"\xff.png")).write_bytes(b"")
-    with pytest.raises(UserError, match=r"cannot be printed") as raised:
+    with pytest.raises(UserError, match=r"is not UTF-8; rename it") as raised:
         open_folder(tmp_path)
     str(raised.value).encode()
 
@@ -138,3 +139,38 @@ def test_the_order_of_the_file_system_does_not_matter(
 
 def test_no_break_spaces_as_in_screenshots_are_fine() -> None:
     assert not folder.UNPRINTABLE.search("Screenshot 3.04\u202fPM\u00a0über 写真.png")
+
+
+def test_the_name_of_an_image_may_have_a_line_break(tmp_path: Path) -> None:
+    touch(tmp_path, "a/x/1\n.png", "a/x/Icon\r", "b/x/2.png")
+    dataset = open_folder(tmp_path)
+    assert dataset.listing("a").names == ("a/x/1\n.png",)
+
+
+def test_links_that_lead_back_are_passed_over_and_told_of(tmp_path: Path) -> None:
+    touch(tmp_path, "a/x/1.png", "b/train/x/2.png", "b/test/x/3.png")
+    (tmp_path / "self").symlink_to(".")
+    (tmp_path / "a/up").symlink_to("..")
+    (tmp_path / "b/train/home").symlink_to(tmp_path)
+    dataset = open_folder(tmp_path)
+    assert isinstance(dataset, FileDataset)
+    assert dataset.domains == ("a", "b")
+    assert dataset.listing("b").parts == ("test", "train")
+    assert [remark.partition(" is a link")[0] for remark in dataset.remarks] == [
+        str(tmp_path / "self"),
+        str(tmp_path / "a/up"),
+        str(tmp_path / "b/train/home"),
+    ]
+
+
+def test_class_folders_without_images_are_told_of(tmp_path: Path) -> None:
+    touch(tmp_path, "a/x/1.png", "a/notes/read.txt", "b/train/x/2.png", "b/test/x/3.png")
+    (tmp_path / "a/empty").mkdir()
+    (tmp_path / "b/train/y").mkdir()
+    dataset = open_folder(tmp_path)
+    assert isinstance(dataset, FileDataset)
+    assert [remark.partition(" holds")[0] for remark in dataset.remarks] == [
+        "class folder a/empty",
+        "class folder a/notes",
+        "class folder b/train/y",
+    ]

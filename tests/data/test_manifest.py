@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metavib.data.catalog import short_name
 from metavib.data.manifest import open_manifest
 from metavib.errors import UserError
 
@@ -137,3 +138,22 @@ def test_any_bytes_are_an_error_in_words(
     path.write_bytes(b"path,label,domain\n" * header + data)
     with pytest.raises(UserError):
         open_manifest(path)
+
+
+@pytest.mark.parametrize(
+    ("file", "name"), [("data.csv", "mine"), ("clinic 3.csv", "clinic 3"), ("a.b.csv", "a.b")]
+)
+def test_a_dataset_is_named_as_its_manifest_or_as_the_folder_of_the_usual_one(
+    root: Path, file: str, name: str
+) -> None:
+    path = write(root / file, "path,label,domain\n1.png,cat,a\n")
+    assert open_manifest(path).name == name
+    assert short_name(str(path)) == name
+
+
+def test_a_path_may_have_a_line_break_and_a_label_may_not(root: Path) -> None:
+    (root / "new\nline.png").write_bytes(b"")
+    path = write(root / "data.csv", 'path,label,domain\n"new\nline.png",cat,a\n')
+    assert open_manifest(path).listing("a").names == ("new\nline.png",)
+    with pytest.raises(UserError, match=r"label .* cannot be printed"):
+        open_manifest(write(root / "data.csv", 'path,label,domain\n1.png,"c\nat",a\n'))

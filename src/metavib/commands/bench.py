@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from typing import Any
 
@@ -13,7 +12,7 @@ from metavib import __version__
 from metavib.bench import measurements, scaling, streaming
 from metavib.device import resolve_device
 from metavib.errors import UserError
-from metavib.terminal import say, table
+from metavib.terminal import print_json, print_result, say, table
 
 WIDTHS = (1, 2, 4, 8, 16, 24, 32, 64)
 
@@ -50,11 +49,13 @@ def run(arguments: argparse.Namespace) -> int:
     for network, measured in record["streaming"].items():
         _show(f"images in files against images in memory, {network}", measured)
     record["data"] = measurements.data_and_start(280 if arguments.quick else 1400)
-    say("\ndata and start")
+    print_result("\ndata and start")
     for name, value in record["data"].items():
-        say(f"  {name.replace('_', ' ')}: {value:.3g}" if isinstance(value, float) else f"  {name}: {value}")
+        print_result(
+            f"  {name.replace('_', ' ')}: {value:.3g}" if isinstance(value, float) else f"  {name}: {value}"
+        )
     if arguments.json:
-        print(json.dumps(record))
+        print_json(record)
     return 0
 
 
@@ -70,7 +71,7 @@ def _scaling(record: dict[str, Any], device: torch.device, arguments: argparse.N
     command = f"metavib bench --scaling --rounds {arguments.rounds} --json"
     record = {"command": command, "cores": os.cpu_count(), **record, **found}
     for axis in dict.fromkeys(one["axis"] for one in record["points"]):
-        say(f"\n{axis}")
+        print_result(f"\n{axis}")
         rows = [
             [
                 one["what"],
@@ -83,23 +84,23 @@ def _scaling(record: dict[str, Any], device: torch.device, arguments: argparse.N
             for one in record["points"]
             if one["axis"] == axis
         ]
-        say(table(["", axis, "", "predicted", "measured", "ratio"], rows))
+        print_result(table(["", axis, "", "predicted", "measured", "ratio"], rows))
     if arguments.json:
-        print(json.dumps(record))
+        print_json(record)
     return 0
 
 
 def _show(title: str, measured: dict[str, Any]) -> None:
-    say(f"\n{title}" + (f", {measured['images']} images" if "images" in measured else ""))
-    say(table(["", "ms"], [[name, f"{value:.2f}"] for name, value in measured["ms"].items()]))
+    print_result(f"\n{title}" + (f", {measured['images']} images" if "images" in measured else ""))
+    print_result(table(["", "ms"], [[name, f"{value:.2f}"] for name, value in measured["ms"].items()]))
     for name, value in measured.items():
         if isinstance(value, float):
-            say(f"  {name.replace('_', ' ')}: {value:.2f}")
+            print_result(f"  {name.replace('_', ' ')}: {value:.2f}")
 
 
 def _show_curve(measured: dict[str, Any]) -> None:
-    say(f"\nMetaVIB runs as one program, {measured['images']} digits each")
-    say(
+    print_result(f"\nMetaVIB runs as one program, {measured['images']} digits each")
+    print_result(
         f"  one run: {measured['one_run_ms']['captured']:.2f} ms, eager {measured['one_run_ms']['eager']:.2f} ms"
     )
     rows = [
@@ -112,4 +113,4 @@ def _show_curve(measured: dict[str, Any]) -> None:
         ]
         for runs, values in measured["by_runs"].items()
     ]
-    say(table(["runs", "ms a step", "ms a run", "x eager", "x captured"], rows))
+    print_result(table(["runs", "ms a step", "ms a run", "x eager", "x captured"], rows))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from metavib.data.catalog import open_dataset
 from metavib.data.inspection import Report, inspect
 from metavib.data.splits import natural_order
-from metavib.terminal import counting_bar, say, table
+from metavib.foreign_text import visible
+from metavib.terminal import counting_bar, print_json, print_result, table
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -18,18 +18,32 @@ def run(arguments: argparse.Namespace) -> int:
     dataset = open_dataset(arguments.dataset, data_root=root, protocol=arguments.protocol, seed=0)
     with counting_bar("opening images") as reading:
         report = inspect(dataset, progress=reading)
-    say(f"{dataset.name} ({dataset.protocol})")
-    say(counts_table(report))
+    print_result(f"{dataset.name} ({dataset.protocol})")
+    print_result(counts_table(report))
     if report.sizes is not None:
         (low_w, mid_w, high_w), (low_h, mid_h, high_h) = report.sizes.width, report.sizes.height
-        say(f"pixels: smallest {low_w} x {low_h}, median {mid_w} x {mid_h}, largest {high_w} x {high_h}")
-    say("modes: " + ", ".join(f"{count} {mode}" for mode, count in report.modes.items()))
+        print_result(
+            f"pixels: smallest {low_w} x {low_h}, median {mid_w} x {mid_h}, largest {high_w} x {high_h}"
+        )
+    print_result("modes: " + ", ".join(f"{count} {mode}" for mode, count in report.modes.items()))
     for problem in report.problems:
-        say(f"{problem.severity}: {problem.text}")
-    say("training can start." if report.can_train else "training cannot start: fix the errors above.")
+        print_result(f"{problem.severity}: {visible(problem.text)}")
+    print_result(verdict(report))
     if arguments.json:
-        print(json.dumps(report.to_json()))
+        print_json(report.to_json())
     return 0 if report.can_train else 2
+
+
+def verdict(report: Report) -> str:
+    """Whether training can start, and if not, what to do about it."""
+    errors = [problem for problem in report.problems if problem.severity == "error"]
+    skippable = sum(problem.can_be_skipped for problem in errors)
+    if not errors:
+        return "training can start."
+    if skippable == len(errors):
+        return "training cannot start: fix or remove these files, or leave them out with --skip-bad."
+    files = " Files that cannot be read can be left out with --skip-bad." if skippable else ""
+    return f"training cannot start: fix the errors above.{files}"
 
 
 def counts_table(report: Report) -> str:

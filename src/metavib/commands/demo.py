@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import statistics
 import time
@@ -22,7 +21,7 @@ from metavib.device import resolve_device
 from metavib.errors import unknown_name
 from metavib.experiment import Experiment, experiment_from
 from metavib.runner import Surroundings, run_experiment
-from metavib.terminal import Bar, duration, say, table
+from metavib.terminal import Bar, duration, print_json, print_result, say, table
 from metavib.trainer import Progress, Stopped
 
 DATASET = "rotated-digits"
@@ -65,20 +64,20 @@ def run(arguments: argparse.Namespace) -> int:
                 bar.say(f"metavib: stopped. To go on: {resume_command(arguments)}")
                 return 130
     save_examples(dataset, angles[0], out / "examples")
-    say("\nAccuracy on the unseen angle, %:")
-    say(results_table(results, angles, "accuracy"))
-    say("\nCalibration error (ECE) on the unseen angle, %:")
-    say(results_table(results, angles, "ece"))
-    say("")
+    print_result("Accuracy on the unseen angle, %:")
+    print_result(results_table(results, angles, "accuracy"))
+    print_result("\nCalibration error (ECE) on the unseen angle, %:")
+    print_result(results_table(results, angles, "ece"))
+    print_result("")
     write_report([out], out / "report.html", (), None, resolve_device(arguments.device))
     first = next(iter(results.values()))
-    say(
+    print_result(
         f"\nseed {first['seed']}, model selected by {first['selection']}, {first['protocol']}.\n"
         f"Took {duration(time.monotonic() - started)}. Next:\n"
         + "\n".join(f"  {command}" for command in next_commands(out, angles[0]))
     )
     if arguments.json:
-        print(json.dumps({"out": str(out), "runs": list(results.values())}))
+        print_json({"out": str(out), "runs": list(results.values())})
     return 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,16 +11,22 @@ from typing import Any
 
 from metavib.algorithms import ALGORITHMS
 from metavib.calibration import QUANTILES
+from metavib.commands.described_settings import (
+    SECTIONS,
+    Choice,
+    of_algorithm,
+    of_preset,
+    of_section,
+    of_setting,
+    setting_names,
+)
 from metavib.data.catalog import NAMES
-from metavib.data.transforms import Augmentation
 from metavib.errors import unknown_name
-from metavib.evaluate import Evaluation
+from metavib.foreign_text import visible
 from metavib.networks.backbones import BACKBONES
-from metavib.optimization import Training
 from metavib.recipes import PRESETS
 from metavib.run_directory import RunDirectory, read_json
-from metavib.settings import Settings, describe
-from metavib.terminal import say, table
+from metavib.terminal import print_json, print_result, table
 
 MEASURE = {"mean", "deviation"}  # of repeats, told as one
 
@@ -35,10 +40,12 @@ DATASETS = {
 
 def run(arguments: argparse.Namespace) -> int:
     """Explain one thing, or list everything."""
-    description = overview() if arguments.name is None else explanation(arguments.name)
+    choice = Choice(arguments.preset, arguments.algorithm, arguments.dataset)
+    choice.check()
+    description = overview() if arguments.name is None else explanation(arguments.name, choice)
     show(description)
     if arguments.json:
-        print(json.dumps(description))
+        print_json(description)
     return 0
 
 
@@ -54,21 +61,17 @@ def overview() -> dict[str, Any]:
             "training": "of every run",
             "augmentation": "of training images",
             "evaluation": "of results",
+            "NAME": "one setting, as beta: who has it, and what each preset gives it",
         },
     }
 
 
-def explanation(name: str) -> dict[str, Any]:
+def explanation(name: str, choice: Choice) -> dict[str, Any]:
     """All that there is to say about one name."""
-    shared: dict[str, Settings] = {
-        "training": Training(),
-        "augmentation": Augmentation(),
-        "evaluation": Evaluation(),
-    }
     if name in ALGORITHMS:
         module = sys.modules[ALGORITHMS[name].__module__]
         text = f"{inspect.getdoc(ALGORITHMS[name])}\n\n{inspect.getdoc(module)}"
-        return {"algorithm": name, "text": text, "settings": _settings(ALGORITHMS[name].Config())}
+        return {"algorithm": name, "text": text, **of_algorithm(name, choice)}
     if name in NAMES:
         return {"dataset": name, "text": DATASETS[name]}
     if name in BACKBONES:
@@ -76,39 +79,55 @@ def explanation(name: str) -> dict[str, Any]:
         facts = {"features": kind.feature_size, "image_size": kind.image_size, "channels": kind.channels}
         return {"backbone": name, "text": inspect.getdoc(kind), **facts}
     if name in PRESETS:
-        return {"preset": name, "text": inspect.getdoc(PRESETS[name])}
-    if name in shared:
-        return {
-            "section": name,
-            "text": inspect.getdoc(type(shared[name])),
-            "settings": _settings(shared[name]),
-        }
+        return of_preset(name, choice)
+    if name in SECTIONS:
+        return of_section(name, choice)
+    if name in setting_names():
+        return of_setting(name, choice)
     directory = RunDirectory(Path(name))
     if directory.experiment.exists():
         results = read_json(directory.results) if directory.results.exists() else None
         return {"run": name, **read_json(directory.experiment), "results": results}
     if (directory.path / "config.json").exists():
         return {"model": name, **read_json(directory.path / "config.json")}
-    raise unknown_name(
-        "name", name, [*ALGORITHMS, *NAMES, *BACKBONES, *PRESETS, *shared, "a run or model directory"]
-    )
+    known = [
+        *ALGORITHMS,
+        *NAMES,
+        *BACKBONES,
+        *PRESETS,
+        *SECTIONS,
+        *setting_names(),
+        "a run or model directory",
+    ]
+    raise unknown_name("name", name, known)
 
 
 def show(description: dict[str, Any]) -> None:
     """The description for people."""
+    parts = []
     for name, value in description.items():
         if name == "settings" and isinstance(value, list):
-            rows = [[s["name"], str(s["default"]), s["takes"], s["meaning"]] for s in value]
-            say(
-                "\nsettings, changed with --set name=value:\n"
-                + _left_table(["name", "default", "takes", "meaning"], rows)
-            )
+            parts.append(_settings_table(value, description))
         elif name == "text":
-            say(f"\n{value}")
+            parts.append(f"\n{value}")
         elif isinstance(value, dict):
-            say(f"\n{name}:\n" + _left_table(["", ""], list(_rows(value)), head=False))
+            parts.append(f"\n{name}:\n" + _left_table(["", ""], list(_rows(value)), head=False))
         else:
-            say(f"{name}: {_in_words(value)}")
+            parts.append(f"{name}: {visible(_in_words(value))}")
+    print_result("\n".join(parts).lstrip("\n"))
+
+
+def _settings_table(settings: list[dict[str, Any]], description: dict[str, Any]) -> str:
+    """Each setting with what the preset gives it for the data."""
+    if not settings:
+        return "\nsettings: none"
+    columns = list(settings[0]["given"])
+    rows = [
+        [one["name"], *(str(one["given"][column]) for column in columns), one["takes"], one["meaning"]]
+        for one in settings
+    ]
+    title = f"settings under preset {description['preset']}, changed with --set name=value"
+    return f"\n{title}:\n{_left_table(['name', *columns, 'takes', 'meaning'], rows)}"
 
 
 def _left_table(header: list[str], rows: list[list[str]], *, head: bool = True) -> str:
@@ -144,10 +163,6 @@ def _in_words(value: Any) -> str:
             return ", ".join(map(_in_words, value)) or "none"
         case _:
             return str(value)
-
-
-def _settings(settings: Settings) -> list[dict[str, Any]]:
-    return [description._asdict() for description in describe(settings)]
 
 
 def _first_line(thing: object) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from metavib.evaluate import Evaluation, embed, measure
 from metavib.experiment import Experiment, experiment_from
 from metavib.model import load_model, preprocessing_of
 from metavib.run_directory import RunDirectory, read_json
-from metavib.terminal import counting_bar, say
+from metavib.terminal import counting_bar, print_json, say
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -98,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     show_results(f"{kind} {domain!r}", results["measured"], results)
     show_classes(rows_of(split.classes, results["measured"], domain, unseen=not seen_in_training))
     if arguments.json:
-        print(json.dumps(results | {"run": str(directory.path)}))
+        print_json(results | {"run": str(directory.path)})
     return 0
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from metavib.errors import UserError
 from metavib.serving.exporter import export
-from metavib.terminal import say
+from metavib.terminal import print_json, print_result
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -19,9 +18,9 @@ def run(arguments: argparse.Namespace) -> int:
     exported = export(Path(arguments.model), arguments.format, out)
     files = [str(path) for path in exported.files]
     if arguments.json:
-        print(json.dumps({"files": files, "largest_difference": exported.largest_difference}))
+        print_json({"files": files, "largest_difference": exported.largest_difference})
     else:
         for path in exported.files:
-            say(f"{path}  {path.stat().st_size:,} bytes")
-        say(f"largest difference to the model: {exported.largest_difference:.1e}")
+            print_result(f"{path}  {path.stat().st_size:,} bytes")
+        print_result(f"largest difference to the model: {exported.largest_difference:.1e}")
     return 0

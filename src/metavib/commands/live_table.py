@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import Any
 
+from metavib.foreign_text import visible_lines
 from metavib.terminal import PLAIN_SECONDS, give_terminal_back, say, take_terminal
 
 
@@ -40,7 +41,7 @@ class LiveTable(ABC):
     def say(self, text: str) -> None:
         """A line above the table."""
         if self.live is not None:
-            self.live.console.print(text, highlight=False, markup=False)
+            self.live.console.print(visible_lines(text), highlight=False, markup=False)
         else:
             say(text)
 

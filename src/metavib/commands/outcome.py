@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from metavib.class_accuracy import ClassRow, never_right, worst_first
-from metavib.terminal import say, table
+from metavib.terminal import print_result, say, table
 
 SHOWN = 10  # classes in a terminal; `--json` and the report have them all
 
@@ -20,9 +20,9 @@ def show_classes(rows: Sequence[ClassRow]) -> None:
         left_out = (
             f", the worst {SHOWN} of {len(own)} (--json has all)" if len(own) > SHOWN else ", worst first"
         )
-        say(f"by class on {where}{left_out}:")
+        print_result(f"by class on {where}{left_out}:")
         lines = [[row.label, row.domain, f"{100 * row.accuracy:.1f}", row.number] for row in own[:SHOWN]]
-        say(_indented(table(["class", "domain", "accuracy, %", "images"], lines)))
+        print_result(_indented(table(["class", "domain", "accuracy, %", "images"], lines)))
         if warning := never_right(own):
             say(f"warning: {warning}.")
 
@@ -32,7 +32,7 @@ def show_threshold(results: Mapping[str, Any]) -> None:
     unsure = results.get("unsure")
     if unsure:
         right = "" if unsure["accuracy"] is None else f", {100 * unsure['accuracy']:.1f} % of them rightly"
-        say(
+        print_result(
             f"unsure, by the threshold that {unsure['coverage']:.0%} of source validation do not exceed "
             f"({checked_on(unsure.get('checked_on'))}): {100 * unsure['answered']:.1f} % of the unseen images are "
             f"answered as sure{right}."
@@ -43,12 +43,12 @@ def show_expectation(results: Mapping[str, Any]) -> None:
     """What to expect of a new domain, where runs that held domains out have measured it."""
     expected = results.get("expected")
     if expected is None:
-        say(
+        print_result(
             "The accuracy on a new domain is not known: --measured-by RUNS takes it from runs that held domains "
             "out."
         )
         return
-    say(f"expected on a new domain: {expected_in_words(expected)}.")
+    print_result(f"expected on a new domain: {expected_in_words(expected)}.")
     lines = [
         [
             domain,
@@ -58,9 +58,9 @@ def show_expectation(results: Mapping[str, Any]) -> None:
         ]
         for domain, one in sorted(expected["domains"].items(), key=lambda item: item[1]["accuracy"])
     ]
-    say(_indented(table(["held out", "accuracy, %", "class-averaged, %", "runs"], lines)))
+    print_result(_indented(table(["held out", "accuracy, %", "class-averaged, %", "runs"], lines)))
     if expected["differences"]:
-        say(f"  (those runs differ from this one: {'; '.join(expected['differences'])})")
+        print_result(f"  (those runs differ from this one: {'; '.join(expected['differences'])})")
 
 
 def expected_in_words(expected: Mapping[str, Any]) -> str:

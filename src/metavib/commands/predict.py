@@ -12,12 +12,14 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn, cast
 
 from metavib.commands.outcome import checked_on
-from metavib.commands.prediction_forms import CSV, Form, JSONLines, Table, printable
+from metavib.commands.prediction_forms import CSV, Form, JSONLines, Table
 from metavib.data.images import EXTENSIONS
 from metavib.errors import UserError
+from metavib.foreign_text import visible
 from metavib.serving.predictor import BATCH, Predictor, load
 from metavib.serving.streaming import answers
-from metavib.terminal import Bar, say
+from metavib.standard_output import Output
+from metavib.terminal import Bar, print_result, say
 
 STDIN = "-"
 LONGEST_NAME = 1 << 16  # of bytes without an end: whatever that is, it is no list of files
@@ -39,8 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
         say(
             "the model keeps no thresholds: nothing is marked as unsure. Models trained from now on have them."
         )
-    out = sys.stdout  # before there is a bar, which would take it over
-    form = form_of(arguments, predictor)
+    out = Output()  # before there is a bar, which would take it over
+    form = form_of(arguments, predictor, out)
     read = unreadable = 0
     with Bar("images", total, last_line=False, hidden=out.isatty()) as bar, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow's are about metadata that is not used here
@@ -49,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
             read += 1
             if answer.prediction is None:
                 unreadable += 1
-                bar.say(f"metavib: {printable(answer.problem)}")
+                bar.say(f"metavib: {visible(answer.problem)}")
             else:
                 form.write(answer.name, answer.prediction)
             if read % BATCH == 0:
@@ -57,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
                 bar.update(read)
         form.end()
         bar.update(read)
-    if isinstance(form, Table):
+    if isinstance(form, Table) and read > unreadable:
         explain(predictor)
     if unreadable:
         say(f"metavib: {unreadable} of {read} files could not be read.")
@@ -76,14 +78,14 @@ def check(arguments: argparse.Namespace) -> None:
         raise UserError("-0 is about names on standard input: give - as FILE.")
 
 
-def form_of(arguments: argparse.Namespace, predictor: Predictor) -> Form:
+def form_of(arguments: argparse.Namespace, predictor: Predictor, out: Output) -> Form:
     """How the answers are to be written."""
     draws = predictor.draws if arguments.samples else 0
     if arguments.samples and not draws:
         say(f"{predictor.description.algorithm} draws no classifiers: there are no samples to show.")
     kind = JSONLines if arguments.json else CSV if arguments.csv else Table
     top = arguments.top and min(arguments.top, len(predictor.classes))
-    return kind(sys.stdout, predictor.classes, top, draws)
+    return kind(out, predictor.classes, top, draws)
 
 
 def explain(predictor: Predictor) -> None:
@@ -94,7 +96,7 @@ def explain(predictor: Predictor) -> None:
             f"; unsure is above {predictor.threshold:.3f}, which {predictor.coverage:.0%} of the source "
             f"validation images do not exceed ({checked_on(predictor.checked_on)})"
         )
-    say(f"{text}.")
+    print_result(f"{text}.")
 
 
 def file_names(given: Sequence[str], *, null: bool) -> Iterator[str]:

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from dataclasses import asdict
 from typing import Protocol, final, runtime_checkable
 
-from metavib.data.folder import UNPRINTABLE
+from metavib.foreign_text import csv_cells, visible
 from metavib.serving.predictions import Prediction
 from metavib.serving.predictor import BATCH
 from metavib.terminal import table
@@ -63,18 +63,18 @@ class CSV(Form):
         else:
             columns += [f"{what}_{place + 1}" for place in range(top) for what in ("label", "probability")]
         columns += [f"{label}@{draw + 1}" for draw in range(draws) for label in classes]
-        self.writer.writerow(columns)
+        self.writer.writerow(csv_cells(columns))
 
     def write(self, name: str, prediction: Prediction) -> None:
         p = prediction
-        row = [printable(name), p.label, p.probability, p.entropy, p.model_entropy, yes_or_no(p.unsure)]
+        row = [name, p.label, p.probability, p.entropy, p.model_entropy, yes_or_no(p.unsure)]
         if self.top is None:
             row += p.probabilities.values()
         else:
             row += [part for pair in best(p, self.top) for part in pair]
         if self.draws:
             row += [probability for drawn in p.classifiers for probability in drawn]
-        self.writer.writerow(row)
+        self.writer.writerow(csv_cells(row))
 
 
 @final
@@ -93,10 +93,10 @@ class Table(Form):
 
     def write(self, name: str, prediction: Prediction) -> None:
         p = prediction
-        row = [printable(name), p.label, f"{p.probability:.3f}", f"{p.entropy:.3f}"]
+        row = [visible(name), visible(p.label), f"{p.probability:.3f}", f"{p.entropy:.3f}"]
         row += [f"{p.model_entropy:.3f}", yes_or_no(p.unsure)]
         if self.top is not None and self.top > 1:
-            row.append(", ".join(f"{label} {value:.3f}" for label, value in best(p, self.top)[1:]))
+            row.append(", ".join(f"{visible(label)} {value:.3f}" for label, value in best(p, self.top)[1:]))
         if self.draws:
             of_label = self.classes.index(p.label)
             row.append(" ".join(f"{drawn[of_label]:.2f}" for drawn in p.classifiers))
@@ -135,8 +135,3 @@ def best(prediction: Prediction, count: int) -> list[tuple[str, float]]:
 def yes_or_no(value: bool | None) -> str:
     """For people and for CSV; nothing where it is not known."""
     return "" if value is None else ("yes" if value else "no")
-
-
-def printable(name: str) -> str:
-    """A file name without what would move a terminal's cursor, or what is no text at all."""
-    return UNPRINTABLE.sub(lambda found: ascii(found.group())[1:-1], name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from metavib.reports.figure import Figure, Missing
 from metavib.reports.page import Page, Section
 from metavib.reports.records import Group, Problem, read_runs
 from metavib.reports.tables import tables_of
-from metavib.terminal import Bar, say
+from metavib.terminal import Bar, print_json, print_result, say
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -33,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     runs = [Path(path) for path in arguments.runs]
     record = write_report(runs, out, asked_for, data_root, resolve_device(arguments.device))
     if arguments.json:
-        print(json.dumps(record))
+        print_json(record)
     return 0
 
 
@@ -57,10 +56,10 @@ def write_report(
         say(f"no figure {absent.name}: {absent.why}")
     folder = out.with_name(f"{out.stem}-figures")
     written = write_figures(folder, sections, with_tables=not asked_for)
-    say(f"{len(written)} files written to {folder}")
+    print_result(f"{len(written)} files written to {folder}")
     if not asked_for:
         atomic.write_text(out, Page(tuple(sections), tuple(problems)).html())
-        say(f"report written to {out}")
+        print_result(f"report written to {out}")
     return {
         "page": None if asked_for else str(out),
         "files": [str(path) for path in written],

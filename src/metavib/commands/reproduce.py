@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
-import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,9 +14,10 @@ from metavib import reproduction as tables
 from metavib import reproduction_formats as formats
 from metavib.capacity import Estimate, estimate
 from metavib.cells import Cell
+from metavib.commands import grid_size
 from metavib.commands.board import Board
 from metavib.commands.train import assignments_from, stop_requested
-from metavib.commands.train_grid import choice_in_words, seeds_of
+from metavib.commands.train_grid import choice_in_words
 from metavib.cross_validation import LEAVE_ONE_DOMAIN_OUT, Choice, Question, choose, question
 from metavib.device import resolve_device
 from metavib.errors import UserError
@@ -25,7 +25,7 @@ from metavib.grid import Done, run_grid
 from metavib.paper import Table, table_named
 from metavib.run_directory import RunDirectory
 from metavib.runner import Surroundings
-from metavib.terminal import counting_bar, duration, say, table
+from metavib.terminal import counting_bar, duration, print_json, print_result, say, table
 from metavib.trainer import Stopped
 
 
@@ -64,11 +64,12 @@ def run(arguments: argparse.Namespace) -> int:
         except Stopped as stopped:
             say(f"metavib: {stopped}; what is finished is kept. To go on: {resume_command(arguments)}")
             return 130
-        say(in_words(plan))
         if arguments.plan:
+            print_result(in_words(plan))
             if arguments.json:
-                print(json.dumps(plan._asdict()))
+                print_json(plan._asdict())
             return 0
+        agree(plan, arguments)
         if choosing:
             try:
                 cells, chosen, lost = chosen_cells(questions, surroundings, batch)
@@ -99,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
 def tell(result: tables.Reproduction, out: Path, *, as_json: bool) -> int:
     """Print and write the table; the exit status."""
     header, lines = formats.body(result)
-    say(f"\n{result.caption}\n\n{table(header, lines)}")
+    print_result(f"{result.caption}\n\n{table(header, lines)}")
     written = {
         "md": formats.as_markdown(result),
         "tex": formats.as_latex(result),
@@ -109,9 +110,9 @@ def tell(result: tables.Reproduction, out: Path, *, as_json: bool) -> int:
         atomic.write_text(out / f"table.{ending}", text)
     record = tables.as_json(result)
     atomic.write_json(out / "table.json", record)
-    say(f"\nwritten to {out}/table.md, .tex, .csv and .json")
+    print_result(f"\nwritten to {out}/table.md, .tex, .csv and .json")
     if as_json:
-        print(json.dumps(record))
+        print_json(record)
     failures = [f"{row.row.title}, {what}" for row in result.rows for what in row.failures]
     for failure in failures:
         say(f"metavib: failed: {failure}")
@@ -126,7 +127,7 @@ def choices_from(arguments: argparse.Namespace, paper: Table) -> tables.Choices:
     choices = tables.Choices(
         rows=rows,
         targets=tuple(arguments.targets or paper.targets),
-        seeds=tuple(seeds_of(arguments.seeds)),
+        seeds=tuple(grid_size.seeds_of(arguments.seeds)),
         preset=arguments.preset,
         protocol=arguments.protocol,
         backbone=arguments.backbone,
@@ -172,7 +173,7 @@ def chosen_cells(
             cells[key] = asked.candidates[0]
             lost.append(Done(cells[key], None, choice))
         else:
-            say(f"{', '.join(map(str, key))}: {choice_in_words(choice)}")
+            print_result(f"{', '.join(map(str, key))}: {choice_in_words(choice)}")
             cells[key] = choice.chosen
     return cells, [one for one in choices if isinstance(one, Choice)], lost
 
@@ -180,6 +181,16 @@ def chosen_cells(
 def _likely(candidates: Sequence[Cell]) -> Cell:
     finished = [cell for cell in candidates if RunDirectory(cell.out).results.exists()]
     return finished[0] if finished else candidates[0]
+
+
+def agree(plan: Estimate, arguments: argparse.Namespace) -> None:
+    """Say how much there is to do, and ask whether to begin where it is many runs."""
+    say(in_words(plan))
+    left = plan.runs - plan.finished
+    if left > grid_size.LARGE:
+        instead = "Name fewer --algorithms, --targets or --seeds, or skip this question with --yes."
+        grid_size.confirm(f"Train {left:,} runs?", yes=arguments.yes, instead=instead)
+        arguments.yes = True  # the command that goes on need not ask again
 
 
 def in_words(plan: Estimate) -> str:
@@ -215,4 +226,5 @@ def resume_command(arguments: argparse.Namespace) -> str:
             words += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
     for text in arguments.set:
         words += ["--set", text]
-    return shlex.join(words + (["--no-batch"] if arguments.no_batch else []))
+    words += [f"--{name.replace('_', '-')}" for name in ("no_batch", "yes") if getattr(arguments, name)]
+    return shlex.join(words)

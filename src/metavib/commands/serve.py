@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import logging
 import os
 import warnings
@@ -16,7 +15,7 @@ from metavib.serving.listening import address_of, listen, serve
 from metavib.serving.predictor import MODES, Predictor, load
 from metavib.serving.server import build_app
 from metavib.serving.service import Service
-from metavib.terminal import say
+from metavib.terminal import print_json, say
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -45,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     def on_start() -> None:
         if arguments.json:
-            print(json.dumps({"model": arguments.model, "address": address}), flush=True)
+            print_json({"model": arguments.model, "address": address})
         say(f"{arguments.model} is served at {address} (Ctrl-C stops)")
 
     warnings.filterwarnings("ignore", module="PIL")  # clients' images; what matters becomes an answer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import math
 import shlex
 import shutil
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from metavib import atomic
 from metavib.cells import Cell
+from metavib.commands import grid_size
 from metavib.commands.sweep_board import SweepBoard
 from metavib.commands.train import absolute_if_path, stop_requested
 from metavib.config_file import read_config
@@ -26,7 +26,7 @@ from metavib.sweep.engine import Engine, train_all
 from metavib.sweep.packets import Terms
 from metavib.sweep.plan import Plan, plan_from
 from metavib.sweep.tuning import Measured, run_sweep
-from metavib.terminal import say
+from metavib.terminal import print_json, print_result, say
 from metavib.trainer import Stopped
 
 ENGINES = ("local", "ray")
@@ -39,6 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     file = Path(arguments.file)
     plan = plan_of(file, arguments)
     out = Path(arguments.out or f"runs/sweep/{file.stem}")
+    agree(plan, arguments)
     terms = Terms(
         device=arguments.device,
         data=str(Path(arguments.data).resolve()) if arguments.data else None,
@@ -89,6 +90,19 @@ def plan_of(file: Path, arguments: argparse.Namespace) -> Plan:
     values["dataset"] = absolute_if_path(values.get("dataset"), NAMES)
     values["weights"] = absolute_if_path(values.get("weights"), ("imagenet", "none"))
     return plan_from(values, Path(arguments.data) if arguments.data else None)
+
+
+def agree(plan: Plan, arguments: argparse.Namespace) -> None:
+    """Say how many runs there may be, and ask whether to begin where they are many."""
+    counts = {"algorithms": len(plan.algorithms), "targets": len(plan.targets)}
+    counts |= {"trials": plan.trials, "seeds": len(plan.seeds)}
+    runs = math.prod(counts.values())
+    factors = " x ".join(f"{count:,} {name}" for name, count in counts.items() if count > 1)
+    say(f"{factors} = up to {runs:,} runs to choose by." if factors else "1 run to choose by.")
+    if runs > grid_size.LARGE:
+        instead = "Ask for less in the file, or skip this question with --yes."
+        grid_size.confirm(f"Train up to {runs:,} runs?", yes=arguments.yes, instead=instead)
+        arguments.yes = True  # the command that goes on need not ask again
 
 
 def search(arguments: argparse.Namespace, plan: Plan, out: Path, terms: Terms) -> list[Measured] | None:
@@ -147,12 +161,12 @@ def engine_of(arguments: argparse.Namespace, out: Path) -> Iterator[Engine]:
 def tell(plan: Plan, measured: list[Measured], out: Path, *, as_json: bool) -> int:
     """Print and write the ranking; the exit status."""
     record = ranking.ranking_of(plan, measured, out.resolve())
-    say(f"\n{ranking.caption(record)}\n\n{ranking.as_table(record)}")
+    print_result(f"{ranking.caption(record)}\n\n{ranking.as_table(record)}")
     atomic.write_json(out / "ranking.json", record)
     atomic.write_text(out / "ranking.md", ranking.as_markdown(record))
-    say(f"\nwritten to {out}/ranking.md and ranking.json")
+    print_result(f"\nwritten to {out}/ranking.md and ranking.json")
     if as_json:
-        print(json.dumps(record))
+        print_json(record)
     failed = [(one.contest, why) for one in measured for why in one.failures]
     for contest, why in failed:
         say(f"metavib: no result for {contest.algorithm}, {contest.target!r} unseen: {why}")
@@ -176,5 +190,7 @@ def resume_command(arguments: argparse.Namespace) -> str:
     ):
         if getattr(arguments, name) != usual:
             words += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
-    words += [f"--{name.replace('_', '-')}" for name in ("no_batch", "skip_bad") if getattr(arguments, name)]
+    words += [
+        f"--{name.replace('_', '-')}" for name in ("no_batch", "skip_bad", "yes") if getattr(arguments, name)
+    ]
     return shlex.join(words)

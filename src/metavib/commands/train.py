@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
+import dataclasses
 import math
 import os
 import secrets
@@ -23,7 +23,7 @@ from metavib.class_accuracy import rows_of_run
 from metavib.commands.outcome import show_classes, show_expectation, show_threshold
 from metavib.config_file import read_config
 from metavib.cross_validation import LEAVE_ONE_DOMAIN_OUT, RULES
-from metavib.data.catalog import NAMES, open_dataset
+from metavib.data.catalog import NAMES, open_dataset, short_name
 from metavib.errors import UserError, unknown_name
 from metavib.expectation import expectation, record_expectation
 from metavib.experiment import Experiment, experiment_from
@@ -31,7 +31,7 @@ from metavib.processes.group import ALONE, Processes
 from metavib.processes.torchrun import joined, started_by_torchrun
 from metavib.run_directory import RunDirectory, read_json
 from metavib.runner import Surroundings, run_experiment
-from metavib.terminal import Bar, counting_bar, say
+from metavib.terminal import Bar, counting_bar, print_json, print_result, say
 from metavib.trainer import Progress, Stopped
 
 NOTHING = "none"  # the target that holds nothing out
@@ -68,9 +68,9 @@ def train_one(arguments: argparse.Namespace, processes: Processes, device: torch
     if not processes.first:
         return 0
     show_run(results)
-    say(f"the run is in {out}. Try: metavib predict {shlex.quote(str(out))} IMAGE...")
+    print_result(f"the run is in {out}. Try: metavib predict {shlex.quote(str(out))} IMAGE...")
     if arguments.json:
-        print(json.dumps(results | {"run": str(out)}))
+        print_json(results | {"run": str(out)})
     return 0
 
 
@@ -128,7 +128,7 @@ def experiment_and_place(
     `given` are values that no flag can have: a target of None holds nothing out, whatever the domains are called.
     """
     recorded = _recorded_experiment(Path(arguments.out)) if arguments.out else {}
-    values: dict[str, Any] = read_config(Path(arguments.config)) if arguments.config else {}
+    values = configured(arguments)
     if not arguments.dataset and not arguments.config:
         if not recorded:
             raise UserError(
@@ -158,6 +158,14 @@ def _decide_target(values: dict[str, Any], data_root: Path | None) -> None:
         )
     if NOTHING not in found.domains:
         values["target"] = None
+
+
+def configured(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the configuration file says about the experiment; its flags are among the arguments already."""
+    given = read_config(Path(arguments.config)) if arguments.config else {}
+    named = {key.replace("-", "_"): value for key, value in given.items()}
+    fields = [field.name for field in dataclasses.fields(Experiment)]
+    return {name: value for name, value in named.items() if name in fields}
 
 
 def assignments_from(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -198,7 +206,7 @@ def absolute_if_path(value: Any, names: tuple[str, ...]) -> Any:
 def usual_place(experiment: Experiment) -> Path:
     """The run directory where none is named."""
     target = NOTHING if experiment.target is None else experiment.target
-    parts = [Path(experiment.dataset).stem, target, experiment.algorithm, f"seed{experiment.seed}"]
+    parts = [short_name(experiment.dataset), target, experiment.algorithm, f"seed{experiment.seed}"]
     if experiment.training.average != "none":
         parts.insert(3, experiment.training.average)
     if experiment.without:
@@ -261,7 +269,7 @@ def selected_by(results: dict[str, Any]) -> str:
 
 def show_results(title: str, measured: dict[str, Any], results: dict[str, Any]) -> None:
     """The numbers of one domain, with all that they depend on."""
-    say(f"{title}, {measured['images']} images, {results['algorithm']}:")
+    print_result(f"{title}, {measured['images']} images, {results['algorithm']}:")
     for name, scale, digits, unit in (
         ("class_averaged_accuracy", 100, 2, " %"),
         ("accuracy", 100, 2, " %"),
@@ -270,8 +278,8 @@ def show_results(title: str, measured: dict[str, Any], results: dict[str, Any]) 
         ("brier", 1, 4, ""),
     ):
         mean, deviation = measured[name]["mean"] * scale, measured[name]["deviation"] * scale
-        say(f"  {name.replace('_', ' '):24} {mean:.{digits}f} +- {deviation:.{digits}f}{unit}")
-    say(
+        print_result(f"  {name.replace('_', ' '):24} {mean:.{digits}f} +- {deviation:.{digits}f}{unit}")
+    print_result(
         f"  ({measured['measured_by']}; {selected_by(results)}; protocol: {results['protocol']}; "
         f"split {results['split']}; seed {results['seed']})"
     )
@@ -284,7 +292,7 @@ def show_run(results: dict[str, Any]) -> None:
     elif results["source_validation"] is not None:
         show_results("source validation (nothing was held out)", results["source_validation"], results)
     else:
-        say("nothing was held out and there are no validation images: nothing was measured.")
+        print_result("nothing was held out and there are no validation images: nothing was measured.")
     show_classes(rows_of_run(results))
     show_threshold(results)
     if results["unseen"] is None:

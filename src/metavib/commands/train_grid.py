@@ -6,28 +6,28 @@ import argparse
 import contextlib
 import copy
 import itertools
-import json
 import shlex
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from metavib.capacity import estimate
 from metavib.cells import Cell
 from metavib.class_accuracy import never_right, rows_of_run
 from metavib.commands.outcome import expected_in_words
+from metavib.commands import grid_size
 from metavib.commands.train import (
     NOTHING,
     absolute_if_path,
     assignment,
+    configured,
     expected_of,
     experiment_and_place,
     in_words,
     selected_by,
     stop_requested,
 )
-from metavib.config_file import read_config
 from metavib.cross_validation import LEAVE_ONE_DOMAIN_OUT, Choice, choose, question
 from metavib.data.catalog import NAMES, open_dataset
 from metavib.device import resolve_device
@@ -37,7 +37,16 @@ from metavib.experiment import left_out, shared_out
 from metavib.grid import Done, run_grid
 from metavib.run_directory import RunDirectory
 from metavib.runner import Surroundings
-from metavib.terminal import Bar, counting_bar, mean_and_deviation, say, table
+from metavib.terminal import (
+    Bar,
+    counting_bar,
+    duration,
+    mean_and_deviation,
+    print_json,
+    print_result,
+    say,
+    table,
+)
 from metavib.trainer import Progress, Stopped
 
 
@@ -60,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.select == LEAVE_ONE_DOMAIN_OUT:
             cells, done = run_chosen(arguments, cells, varied, batch)
         else:
-            say(f"{len(cells)} runs." if len(cells) > 1 else "1 run.")
+            agree(arguments, grid_size.in_words(cells), cells, batch)
             with working(arguments, "training", cells) as surroundings:
                 done = run_grid(cells, surroundings, batch=batch)
     except Stopped as stopped:
@@ -72,11 +81,13 @@ def run(arguments: argparse.Namespace) -> int:
     first = next((one.results for one in done if one.results), None)
     if first:
         chosen = f"settings by {LEAVE_ONE_DOMAIN_OUT}; " if arguments.select == LEAVE_ONE_DOMAIN_OUT else ""
-        say(f"({chosen}{selected_by(first)}; protocol: {first['protocol']}; runs in {cells[0].out.parent})")
+        print_result(
+            f"({chosen}{selected_by(first)}; protocol: {first['protocol']}; runs in {cells[0].out.parent})"
+        )
     if arguments.json:
         runs = [one.results | {"run": str(one.cell.out)} for one in done if one.results is not None]
         missing = [{"run": str(one.cell.out), "why": one.failure} for one in failed]
-        print(json.dumps({"runs": runs, "failed": missing}))
+        print_json({"runs": runs, "failed": missing})
     if failed:
         say(
             f"metavib: {len(failed)} of {len(done)} runs broke down and have no results; the lines above say why."
@@ -104,17 +115,17 @@ def show_tables(done: Sequence[Done], varied: Sequence[str]) -> None:
     """What was measured: on unseen domains, and on source validation where nothing was held out."""
     held_out = [one for one in done if one.cell.experiment.target is not None]
     if held_out:
-        say("\nAccuracy on the unseen domain, %, mean and deviation over seeds:")
-        say(results_table(held_out, varied, "accuracy"))
-        say("\nCalibration error (ECE) on the unseen domain, %:")
-        say(results_table(held_out, varied, "ece"))
+        print_result("Accuracy on the unseen domain, %, mean and deviation over seeds:")
+        print_result(results_table(held_out, varied, "accuracy"))
+        print_result("\nCalibration error (ECE) on the unseen domain, %:")
+        print_result(results_table(held_out, varied, "ece"))
     final = [one for one in done if one.cell.experiment.target is None]
     if final:
-        say("\nNothing was held out; accuracy on source validation, %, mean and deviation over seeds:")
-        say(results_table(final, varied, "accuracy", "source_validation"))
+        print_result("\nNothing was held out; accuracy on source validation, %, mean and deviation over seeds:")
+        print_result(results_table(final, varied, "accuracy", "source_validation"))
     for one in final:
         if one.results is not None and "expected" in one.results:
-            say(f"{one.cell.out}: expected on a new domain: {expected_in_words(one.results['expected'])}.")
+            print_result(f"{one.cell.out}: expected on a new domain: {expected_in_words(one.results['expected'])}.")
     for one in done:
         warning = None if one.results is None else never_right(rows_of_run(one.results))
         if warning:
@@ -142,6 +153,22 @@ def working(arguments: argparse.Namespace, what: str, cells: Sequence[Cell]) -> 
         )
 
 
+def agree(arguments: argparse.Namespace, words: str, cells: Sequence[Cell], batch: int | None) -> None:
+    """Say how many runs there are to train; of many also how long they will take, and ask whether to begin."""
+    left = [cell for cell in cells if not RunDirectory(cell.out).results.exists()]
+    if len(left) <= grid_size.LARGE:
+        say(f"{words}.")
+        return
+    with working(arguments, "probing", cells) as surroundings:
+        plan = estimate(left, surroundings, batch=batch)
+    say(f"{words}, about {duration(plan.seconds or 0)} by a short probe.")
+    seeds = arguments.seeds or ""
+    one = f"For one run with seed {seeds}: --seed {seeds}. " if seeds.isdecimal() else ""
+    instead = f"{one}Name fewer of what there are many of, or skip this question with --yes."
+    grid_size.confirm(f"Train {len(left):,} runs?", yes=arguments.yes, instead=instead)
+    arguments.yes = True  # the command that goes on need not ask again
+
+
 def run_chosen(
     arguments: argparse.Namespace, cells: Sequence[Cell], varied: Sequence[str], batch: int | None
 ) -> tuple[list[Cell], list[Done]]:
@@ -158,14 +185,15 @@ def run_chosen(
     root = Path(arguments.data) if arguments.data else None
     questions = [question(candidates, root) for candidates in asked.values()]
     folds = [fold for one in questions for fold in one.all_folds]
-    say(f"{len(folds)} runs on source domains to choose by, then {len(questions)}.")
+    words = f"{len(folds)} runs on source domains to choose by, then {len(questions)}"
+    agree(arguments, words, folds, batch)
     with working(arguments, "choosing", folds) as surroundings:
         choices = choose(questions, surroundings, batch=batch)
     found = [one for one in choices if isinstance(one, Choice)]
     for (target, algorithm, seed), one in zip(asked, choices, strict=True):
         if isinstance(one, Choice):
             held_out = "nothing held out" if target is None else f"{target!r} unseen"
-            say(f"{algorithm}, {held_out}, seed {seed}: {choice_in_words(one)}")
+            print_result(f"{algorithm}, {held_out}, seed {seed}: {choice_in_words(one)}")
     chosen = [one.chosen for one in found]
     with working(arguments, "training", chosen) as surroundings:
         done = {finished.cell: finished for finished in run_grid(chosen, surroundings, batch=batch)}
@@ -196,11 +224,13 @@ def grid_of(arguments: argparse.Namespace) -> tuple[list[Cell], list[str]]:
     varied = [name for name, text in values if "," in text]
     choices = [[(name, value.strip()) for value in text.split(",")] for name, text in values]
     algorithms = _algorithms(arguments)
+    targets, seeds = _targets(arguments), _seeds(arguments)
+    grid_size.check_size(targets, algorithms, seeds, *choices)
     cells: dict[str, Cell] = {}  # by what decides them: beta=.1,0.1 is one run
     for target, algorithm, seed, settings in itertools.product(
-        _targets(arguments),
+        targets,
         algorithms,
-        _seeds(arguments),
+        seeds,
         itertools.product(*choices),
     ):
         own = copy.copy(arguments)
@@ -257,7 +287,7 @@ def resume_command(arguments: argparse.Namespace) -> str:
     for text in arguments.set:
         words += ["--set", text]
     words += ["--device", arguments.device] if arguments.device != "auto" else []
-    words += ["--skip-bad"] if arguments.skip_bad else []
+    words += [f"--{name.replace('_', '-')}" for name in ("skip_bad", "yes") if getattr(arguments, name)]
     words += ["--measured-by", *arguments.measured_by] if arguments.measured_by else []
     return shlex.join(words + (["--no-batch"] if arguments.no_batch else []))
 
@@ -266,7 +296,7 @@ def _targets(arguments: argparse.Namespace) -> list[str | None]:
     """The targets that are named; "all" are those that are not left out, and a name with a comma may be one."""
     if arguments.target is None or ("," not in arguments.target and arguments.target != "all"):
         return [arguments.target]
-    given: dict[str, Any] = read_config(Path(arguments.config)) if arguments.config else {}
+    given = configured(arguments)
     name = arguments.dataset or given.get("dataset")
     if name is None:
         return [arguments.target]  # an error that `experiment_and_place` has words for
@@ -296,24 +326,13 @@ def _algorithms(arguments: argparse.Namespace) -> list[str | None]:
 def _seeds(arguments: argparse.Namespace) -> Sequence[int | None]:
     """`--seeds 10` are 0 to 9, `--seeds 3,5` those two; None is the configuration file's own."""
     if arguments.seeds is None:
-        given: dict[str, Any] = read_config(Path(arguments.config)) if arguments.config else {}
+        given = configured(arguments)
         if arguments.seed is None and given.get("seed") is None:
             arguments.seed = 0  # of a grid, so that the same command goes on with the same runs
         return [arguments.seed]
     if arguments.seed is not None:
         raise UserError("--seed and --seeds cannot be given together.")
-    return seeds_of(arguments.seeds)
-
-
-def seeds_of(text: str) -> list[int]:
-    """The seeds that `--seeds` names: so many from 0, or a list."""
-    try:
-        seeds = [int(part) for part in text.split(",")]
-    except ValueError:
-        seeds = [-1]
-    if min(seeds) < 0 or ("," not in text and seeds[0] < 1):
-        raise UserError(f"--seeds {text} will not do: it takes how many, or a list as 3,5,8.")
-    return seeds if "," in text else list(range(seeds[0]))
+    return grid_size.seeds_of(arguments.seeds)
 
 
 def _row_name(cell: Cell, varied: Sequence[str]) -> str:

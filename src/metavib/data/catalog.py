@@ -7,7 +7,7 @@ from pathlib import Path
 
 from metavib.data.dataset import Dataset
 from metavib.data.folder import open_folder
-from metavib.data.manifest import MANIFEST_NAMES, open_manifest
+from metavib.data.manifest import MANIFEST_NAMES, MANIFEST_SUFFIXES, manifest_name, open_manifest
 from metavib.data.pacs import open_pacs
 from metavib.data.rotated import PROTOCOLS, open_rotated_digits, open_rotated_mnist
 from metavib.data.vlcs import open_vlcs
@@ -35,6 +35,12 @@ def open_dataset(name: str, *, data_root: Path | None, protocol: str | None, see
     return dataset
 
 
+def short_name(name: str) -> str:
+    """A word for a dataset: its known name, or the last part of its path."""
+    path = Path(name)
+    return manifest_name(path) if path.suffix.lower() in MANIFEST_SUFFIXES else path.stem
+
+
 def default_data_root() -> Path:
     """Where known datasets lie, unless a command says otherwise."""
     given = os.environ.get("METAVIB_DATA")
@@ -46,7 +52,7 @@ def _open_path(name: str) -> Dataset:
     if path.is_dir():
         manifest = next((path / known for known in MANIFEST_NAMES if (path / known).is_file()), None)
         return open_manifest(manifest) if manifest else open_folder(path)
-    if path.suffix.lower() in (".csv", ".jsonl"):
+    if path.suffix.lower() in MANIFEST_SUFFIXES:
         return open_manifest(path)
     if path.exists():
         raise UserError(f"{path} is neither a folder nor a manifest (.csv or .jsonl)")

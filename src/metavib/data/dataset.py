@@ -83,6 +83,7 @@ class FileDataset(Dataset):
         *,
         protocol: str,
         ignored: Sequence[str] = (),
+        remarks: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.root = root
@@ -90,6 +91,7 @@ class FileDataset(Dataset):
         self.channels = 3
         self.protocol = protocol
         self.ignored = tuple(ignored)  # files among the images that are none
+        self.remarks = tuple(remarks)  # what else is odd about its folders, in words
         self._files = {domain: tuple(members) for domain, members in files.items()}
 
     def listing(self, domain: str) -> Listing:

@@ -19,6 +19,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from metavib.data.dataset import digest_of
 from metavib.errors import UserError
+from metavib.foreign_text import visible
 from metavib.shapes import UInt8
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
@@ -35,7 +36,7 @@ class BadImage(UserError):
     """An image that cannot be used, by name and reason."""
 
     def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"{name}: {reason}")
+        super().__init__(f"{visible(name)}: {reason}")
 
 
 class Row(NamedTuple):

@@ -24,6 +24,7 @@ class Problem:
 
     severity: Literal["error", "warning"]
     text: str
+    can_be_skipped: bool = False  # an image that `--skip-bad` leaves out
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,13 @@ def inspect(dataset: Dataset, size: int = 64, progress: Progress | None = None) 
         found = Counter(dataset.listing(domain).classes)
         counts[domain] = {label: found[label] for label in sorted(found, key=natural_order)}
     good = [image for image in seen if not image.bad]
-    problems = [Problem("error", image.bad) for image in seen if image.bad]
+    problems = [Problem("error", image.bad, can_be_skipped=True) for image in seen if image.bad]
     problems += _problems_of_domains(counts) + _duplicates(good)
     if isinstance(dataset, FileDataset) and dataset.ignored:
         few = ", ".join(dataset.ignored[:3])
         problems.append(Problem("warning", f"{len(dataset.ignored)} file(s) that are no images: {few}"))
+    if isinstance(dataset, FileDataset):
+        problems += [Problem("warning", remark) for remark in dataset.remarks]
     problems.sort(key=lambda problem: problem.severity)  # stable: errors first
     sizes = Sizes(_spread([i.width for i in good]), _spread([i.height for i in good])) if good else None
     return Report(counts, sizes, dict(Counter(image.mode for image in good)), tuple(problems))

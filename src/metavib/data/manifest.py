@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from metavib.data.dataset import PARTS, Dataset, File, FileDataset
-from metavib.data.folder import UNPRINTABLE
+from metavib.data.folder import NOT_UTF8, UNPRINTABLE
 from metavib.errors import UserError
 
 MANIFEST_NAMES = ("data.csv", "data.jsonl")
+MANIFEST_SUFFIXES = (".csv", ".jsonl")
 COLUMNS = ("path", "label", "domain")
 
 Fields = dict[str, object]
@@ -44,7 +45,12 @@ def open_manifest(path: Path) -> Dataset:
                 f"{path}: domain {domain!r} has lines with a split and lines without; fill them in"
             )
     in_order = {domain: sorted(files[domain]) for domain in sorted(files)}  # whatever the order of the lines
-    return FileDataset(path.resolve().parent.name, root, in_order, protocol="manifest")
+    return FileDataset(manifest_name(path), root, in_order, protocol="manifest")
+
+
+def manifest_name(path: Path) -> str:
+    """What the dataset of a manifest is called: as its file, or as the folder where the file is named as usual."""
+    return path.resolve().parent.name if path.name in MANIFEST_NAMES else path.stem
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Fields]]:
@@ -95,7 +101,7 @@ def _text(fields: Fields, column: str, where: str) -> str:
     text = str(value).strip() if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
     if not text:
         raise UserError(f"{where}: no {column}; give it as text or a number")
-    if UNPRINTABLE.search(text):
+    if (NOT_UTF8 if column == "path" else UNPRINTABLE).search(text):
         raise UserError(f"{where}: {column} {text!r} has characters that cannot be printed; rename it")
     return text
 

@@ -18,6 +18,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from metavib.foreign_text import visible
+
 PERIOD = 1.0  # seconds between two signs of life
 UNBORN = 600  # periods within which the first sign must come: every process starts Python, and imports torch
 SILENT = 30  # periods without a sign after which a process counts as dead
@@ -122,7 +124,7 @@ def end_at_once(status: int, text: str | None = None) -> None:
     if text is not None:
         if sys.stderr.isatty():
             sys.stderr.write("\x1b[?25h\n")  # a bar that moved hid the cursor
-        sys.stderr.write(f"metavib: {text}\n")
+        sys.stderr.write(f"metavib: {visible(text)}\n")
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from metavib.errors import UserError
+from metavib.foreign_text import csv_cells
 
 # Okabe and Ito (2008): eight colours that people with any colour vision can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#7F7F7F")
@@ -51,8 +52,8 @@ class Figure:
         """The data that is drawn."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(self.header)
-        writer.writerows(["" if cell is None else _plain(cell) for cell in row] for row in self.rows)
+        writer.writerow(csv_cells(self.header))
+        writer.writerows(csv_cells("" if cell is None else _plain(cell) for cell in row) for row in self.rows)
         return text.getvalue()
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from metavib.experiment import flat
+from metavib.foreign_text import csv_cells
 from metavib.paper import TABLES
 from metavib.paper import Row as PaperRow
 from metavib.paper import Table as PaperTable
@@ -92,7 +93,8 @@ class Table:
             for column, value in zip(self.columns, row.values, strict=True):
                 if value is not None:
                     deviation = "" if value.deviation is None else f"{value.deviation:.4f}"
-                    writer.writerow([row.title, column, f"{value.mean:.4f}", deviation, value.seeds or ""])
+                    cells = [row.title, column, f"{value.mean:.4f}", deviation, value.seeds or ""]
+                    writer.writerow(csv_cells(cells))
         return text.getvalue()
 
 
