@@ -36,15 +36,6 @@ def test_too_few_domains_to_hold_one_out_are_named(metavib, make_folder, tmp_pat
     assert "warning: only 2 domain(s)" in out
 
 
-def test_what_skipping_cannot_mend_is_told_apart_from_bad_files(metavib, make_folder, tmp_path):
-    root = make_folder(tmp_path / "images", domains="one", classes="cat")
-    make_folder(root, domains="two", classes="dog")
-    make_folder(root, domains="three", classes="emu")
-    assert metavib("data", root).out.splitlines()[-1] == "training cannot start: fix the errors above."
-    (root / "one" / "cat" / "bad.png").write_bytes(b"no image")
-    assert "Files that cannot be read can be left out with --skip-bad." in metavib("data", root).out
-
-
 def test_odd_folders_are_warned_of_and_left_out(metavib, folder):
     (folder / "photo" / "unicorn").mkdir()
     (folder / "all").symlink_to(folder)

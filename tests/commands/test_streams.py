@@ -22,7 +22,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["source domain 'photo'", "class averaged accuracy"],
         ["measuring on its validation images"],
     ),
-    "predict": (["of the model", "probability", "entropy is in nats"], ["bad.png", "1 of 2 files could not be read"]),
+    "predict": (
+        ["of the model", "probability", "entropy is in nats"],
+        ["bad.png", "1 of 2 files could not be read"],
+    ),
     "report": (["files written to", "report written to"], ["no figure information-plane"]),
     "export": (["mean.pt2", "largest difference to the model"], []),
     "sweep": (["1. erm", "ranking.md"], ["up to 2 trials for each algorithm", "up to 2 runs to choose by"]),

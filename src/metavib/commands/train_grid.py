@@ -15,8 +15,8 @@ from pathlib import Path
 from metavib.capacity import estimate
 from metavib.cells import Cell
 from metavib.class_accuracy import never_right, rows_of_run
-from metavib.commands.outcome import expected_in_words
 from metavib.commands import grid_size
+from metavib.commands.outcome import expected_in_words
 from metavib.commands.train import (
     NOTHING,
     absolute_if_path,
@@ -121,11 +121,15 @@ def show_tables(done: Sequence[Done], varied: Sequence[str]) -> None:
         print_result(results_table(held_out, varied, "ece"))
     final = [one for one in done if one.cell.experiment.target is None]
     if final:
-        print_result("\nNothing was held out; accuracy on source validation, %, mean and deviation over seeds:")
+        print_result(
+            "\nNothing was held out; accuracy on source validation, %, mean and deviation over seeds:"
+        )
         print_result(results_table(final, varied, "accuracy", "source_validation"))
     for one in final:
         if one.results is not None and "expected" in one.results:
-            print_result(f"{one.cell.out}: expected on a new domain: {expected_in_words(one.results['expected'])}.")
+            print_result(
+                f"{one.cell.out}: expected on a new domain: {expected_in_words(one.results['expected'])}."
+            )
     for one in done:
         warning = None if one.results is None else never_right(rows_of_run(one.results))
         if warning:
