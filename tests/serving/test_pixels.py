@@ -5,8 +5,13 @@ import pytest
 import torch
 from PIL import Image
 
+from metavib.data.pixel_range import BYTES
 from metavib.errors import UserError
-from metavib.serving.pixels import one_by_one, pixels_of
+from metavib.serving.pixels import decode_given, one_by_one
+
+
+def pixels_of(image, size):
+    return decode_given(image, size, BYTES).pixels
 
 
 @pytest.fixture

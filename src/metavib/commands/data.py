@@ -8,6 +8,7 @@ from pathlib import Path
 
 from metavib.data.catalog import open_dataset
 from metavib.data.inspection import Report, inspect
+from metavib.data.pixel_range import number
 from metavib.data.splits import natural_order
 from metavib.terminal import counting_bar, say, table
 
@@ -24,6 +25,12 @@ def run(arguments: argparse.Namespace) -> int:
         (low_w, mid_w, high_w), (low_h, mid_h, high_h) = report.sizes.width, report.sizes.height
         say(f"pixels: smallest {low_w} x {low_h}, median {mid_w} x {mid_h}, largest {high_w} x {high_h}")
     say("modes: " + ", ".join(f"{count} {mode}" for mode, count in report.modes.items()))
+    if report.pixel_range is not None and report.extremes is not None:
+        low, high = map(number, report.extremes)
+        say(
+            f"values: {low} to {high}. Training takes them for {report.pixel_range.in_words}, which become "
+            "0 to 255; a run looks at its source domains only"
+        )
     for problem in report.problems:
         say(f"{problem.severity}: {problem.text}")
     say("training can start." if report.can_train else "training cannot start: fix the errors above.")
