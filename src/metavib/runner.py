@@ -281,7 +281,7 @@ def finish(opened: Opened, surroundings: Surroundings) -> dict[str, Any]:
         surroundings.say(f"left out {skipped}")
     if clipped := target_record["clipped_images"]:
         surroundings.say(
-            f"{clipped} images of {split.target!r} have values beyond the range: they are clipped"
+            f"{clipped} image(s) of {split.target!r} have values beyond the range: they are clipped"
         )
     unseen = embed(algorithm, target.batches())
     results = known | {

@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
             progress=reading,
         )
     if clipped := target_record["clipped_images"]:
-        say(f"{clipped} images of {domain!r} have values beyond the range of the model: they are clipped.")
+        say(f"{clipped} image(s) of {domain!r} have values beyond the range of the model: they are clipped.")
     results: dict[str, Any] = {
         "dataset": dataset.name,
         "protocol": dataset.protocol,

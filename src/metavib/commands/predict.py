@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         explain(predictor)
     if predictor.clipped:
         say(
-            f"{predictor.clipped} of {read} files have values beyond those of the training images "
+            f"{predictor.clipped} of {read} file(s) have values beyond those of the training images "
             f"({predictor.pixel_range.in_words}): they were clipped."
         )
     if unreadable:
