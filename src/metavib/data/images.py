@@ -141,11 +141,16 @@ def decode_within(data: bytes, name: str, size: int, pixel_range: PixelRange) ->
         return Decoded(squashed(image, size), clipped=False)
 
 
+def deep_grey(image: Image.Image, layout: Layout) -> DeepValues:
+    """All bits of a deep grey image, upright."""
+    image.load()
+    return values_of(_upright(image), layout)
+
+
 def _deep_values(image: Image.Image, layout: Layout, data: bytes, name: str) -> DeepValues:
     """All bits of a deep image, upright."""
     if not layout.colour:
-        image.load()
-        return values_of(_upright(image), layout)
+        return deep_grey(image, layout)
     if reason := why_unreadable(image, layout):
         raise BadImage(name, reason)
     image.load()

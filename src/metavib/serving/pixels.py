@@ -10,8 +10,8 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from metavib.data.deep_images import DeepValues, layout_of, values_of
-from metavib.data.images import Decoded, OtherDepth, squashed
+from metavib.data.deep_images import DeepValues, layout_of
+from metavib.data.images import Decoded, OtherDepth, deep_grey, squashed
 from metavib.data.pixel_range import FLOAT, OLDER, SIXTEEN_BIT, PixelRange
 from metavib.errors import UserError
 
@@ -67,7 +67,7 @@ def _decode_opened(image: Image.Image, size: int, pixel_range: PixelRange) -> De
         raise UserError(
             "Pillow keeps half of the bits of a 16-bit image in colour: give the path of its file."
         )
-    return _scaled(values_of(image, layout), size, pixel_range)
+    return _scaled(deep_grey(image, layout), size, pixel_range)
 
 
 def _scaled(values: DeepValues, size: int, pixel_range: PixelRange) -> Decoded:
