@@ -48,7 +48,7 @@ def main():
 def pixels(path, wanted):
     """The image as the model takes it: uint8 [channels, size, size]."""
     with Image.open(path) as image:
-        upright = ImageOps.exif_transpose(image)
+        upright = in_bytes(ImageOps.exif_transpose(image), wanted["pixel_range"], path)
         if upright.has_transparency_data:
             layer = upright.convert("RGBA")
             upright = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
@@ -58,6 +58,17 @@ def pixels(path, wanted):
         grey = np.tensordot(np.float32(wanted["grey_weights"]), values, axes=1)
         values = np.rint(grey).astype(np.uint8)[None]
     return values
+
+
+def in_bytes(image, scaled_by, path):
+    """Grey values of 16 or 32 bits, or floats, scaled by the range that the model was trained with."""
+    if (image.mode[0] in "IF") != (scaled_by["depth"] != "8-bit"):
+        raise SystemExit(f"{path}: the model was trained on {scaled_by['depth']} images")
+    if scaled_by["depth"] == "8-bit":
+        return image
+    low, high = scaled_by["low"], scaled_by["high"]
+    values = np.asarray(image).astype(np.float64).clip(low, high)
+    return Image.fromarray(np.rint((values - low) * (255 / (high - low))).astype(np.uint8))
 
 
 if __name__ == "__main__":

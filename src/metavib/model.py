@@ -16,6 +16,7 @@ from metavib import atomic
 from metavib.algorithms import algorithm_named, create
 from metavib.algorithms.base import Algorithm
 from metavib.calibration import Calibration, calibration_from
+from metavib.data.pixel_range import PixelRange, pixel_range_from
 from metavib.data.transforms import Preprocessing
 from metavib.errors import UserError
 from metavib.networks.backbone import Backbone
@@ -44,6 +45,11 @@ class ModelDescription:
     experiment: str
     split: str
     calibration: Calibration | None = None  # older models have none, and those without validation images
+
+    @property
+    def pixel_range(self) -> PixelRange:
+        """The values of image files that the model takes for black and white."""
+        return pixel_range_from(self.preprocessing.get("pixel_range"))
 
 
 def build_algorithm(
@@ -108,6 +114,7 @@ def load_model(path: Path, device: torch.device) -> tuple[Algorithm, ModelDescri
         sha256 = record.pop("sha256")
         calibration = calibration_from(record.pop("calibration", None))
         description = replace(made(ModelDescription, record), calibration=calibration)
+        _ = description.pixel_range  # raises where it is none
         config = algorithm_named(description.algorithm).Config(**description.method)
         backbone = BACKBONES[description.backbone]()
     except (KeyError, TypeError, ValueError, AttributeError) as error:

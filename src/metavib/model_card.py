@@ -99,7 +99,7 @@ def _introduction(description: ModelDescription, results: dict[str, Any]) -> str
 
 
 def _data(description: ModelDescription, results: dict[str, Any]) -> str:
-    validation = results["source_validation"]
+    validation, pixel_range = results["source_validation"], description.pixel_range
     lines = [
         f"- dataset: {_quoted(results['dataset'])} ({results['protocol']})",
         f"- source domains: {_and(description.source_domains)}",
@@ -111,6 +111,8 @@ def _data(description: ModelDescription, results: dict[str, Any]) -> str:
         else "- no source validation images",
         f"- classes: {_and(description.classes)}",
     ]
+    if pixel_range.deep:
+        lines.append(f"- image files: {pixel_range.in_words}, which become 0 to 255")
     if results["without"]:
         lines.append(f"- domains that played no part: {_and(results['without'])}")
     return "\n".join(lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from metavib.data.pixel_range import BYTES
 from metavib.data.prepared import Sources
 from metavib.data.splits import Split
 from metavib.errors import UserError
@@ -31,6 +32,7 @@ def check_directory(
     try:
         other = experiment_from(record["experiment"])
         changed = [name for name in ("split", "content") if data and record["data"][name] != data[name]]
+        former = record["data"].get("pixel_range", BYTES.to_json())  # older versions wrote none
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{directory.experiment} is damaged: {error!r}. Choose another --out.") from error
     if other.identity() != experiment.identity():
@@ -42,6 +44,11 @@ def check_directory(
         raise UserError(
             f"the images changed since the run in {directory.path} began (their {changed[0]} differs). "
             "Restore them, or choose another --out."
+        )
+    if data and former != data["pixel_range"]:
+        raise UserError(
+            f"the run in {directory.path} began with another range of pixel values than the images have now. "
+            "Choose another --out."
         )
     return _results(directory.results) if directory.results.exists() else None
 

@@ -132,7 +132,7 @@ def open_run(
     peeked = None
     if experiment.training.selection == "oracle":
         peeked, _ = open_target(
-            dataset,
+            dataset.read_by(sources.pixel_range),
             split,
             preprocessing_of(algorithm.backbone),
             surroundings.device,
@@ -210,6 +210,10 @@ def _introduce(opened: Opened, say: Callable[[str], None]) -> None:
         say(f"left out {skipped}")
     for text in warnings_of(sources.record["lone_classes"]):
         say(text)
+    if sources.pixel_range.deep:
+        say(f"{sources.pixel_range.in_words}: these become 0 to 255")
+    for note in sources.notes:
+        say(f"warning: {note}")
     if not sources.train.store.resident:
         size = sources.train.store.nbytes / 2**20
         say(f"{size:,.0f} MiB of images do not fit into memory: they are read as they are needed")
@@ -240,7 +244,7 @@ def finish(opened: Opened, surroundings: Surroundings) -> dict[str, Any]:
         classes=split.classes,
         source_domains=tuple(split.train),
         unseen_domain=split.target,
-        preprocessing=preprocessing._asdict(),
+        preprocessing=preprocessing._asdict() | {"pixel_range": sources.pixel_range.to_json()},
         seed=experiment.seed,
         experiment=experiment.identity(),
         split=digest,
@@ -276,7 +280,7 @@ def finish(opened: Opened, surroundings: Surroundings) -> dict[str, Any]:
     unseen = target_record = None
     if split.target is not None:
         target, target_record = open_target(
-            dataset,
+            dataset.read_by(sources.pixel_range),
             split,
             preprocessing,
             surroundings.device,
@@ -286,6 +290,10 @@ def finish(opened: Opened, surroundings: Surroundings) -> dict[str, Any]:
         )
         for skipped in target_record["skipped_files"]:
             surroundings.say(f"left out {skipped}")
+        if clipped := target_record["clipped_images"]:
+            surroundings.say(
+                f"{clipped} image(s) of {split.target!r} have values beyond the range: they are clipped"
+            )
         unseen = embed(algorithm, target.batches())
     calibration = description.calibration
     results = known | {

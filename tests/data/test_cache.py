@@ -16,6 +16,7 @@ from PIL import Image
 
 from metavib.data import cache, images
 from metavib.data.cache import cache_root, decoded
+from metavib.data.pixel_range import PixelRange
 from metavib.errors import UserError
 
 SIZE = 6
@@ -36,13 +37,13 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def decodes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of all images that are decoded from here on."""
     names: list[str] = []
-    decode = images.decode
+    decode = images.decode_within
 
-    def spy(data: bytes, name: str, size: int) -> np.ndarray:
+    def spy(data: bytes, name: str, size: int, pixel_range: PixelRange) -> images.Decoded:
         names.append(name)
-        return decode(data, name, size)
+        return decode(data, name, size, pixel_range)
 
-    monkeypatch.setattr(images, "decode", spy)
+    monkeypatch.setattr(images, "decode_within", spy)
     return names
 
 
@@ -186,16 +187,16 @@ from metavib.data import images
 from metavib.data.cache import decoded
 
 root, mark = Path(sys.argv[1]), Path(sys.argv[2])
-decode = images.decode
+decode = images.decode_within
 
-def slow(data, name, size):
+def slow(data, name, size, pixel_range):
     with mark.open("a") as file:
         file.write(name + "\\n")
     import time
     time.sleep(float(sys.argv[3]))
-    return decode(data, name, size)
+    return decode(data, name, size, pixel_range)
 
-images.decode = slow
+images.decode_within = slow
 names = sorted(path.name for path in root.iterdir())
 print(int(decoded(root, names, 6).pixels.sum()))
 """

@@ -95,6 +95,7 @@ def test_sources_record_what_was_used_and_left_out() -> None:
         "validation_images": 2,
         "validation_images_dropped_as_copies": 1,
         "skipped_files": ["left/1: bad"],
+        "pixel_range": {"depth": "8-bit", "low": 0.0, "high": 255.0},
     }
     other, split = shelf()
     other.members["left"][0] = (99, "a")
@@ -111,6 +112,7 @@ def test_the_target_is_without_bad_files_and_copies_of_source_images() -> None:
         "test_images": 2,
         "test_images_left_out_as_copies": 2,
         "skipped_files": ["unseen/2: bad"],
+        "clipped_images": 0,
     }
 
 

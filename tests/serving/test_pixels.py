@@ -1,12 +1,21 @@
 """Whatever an image is held in, the model sees the pixels that the file of it would give."""
 
+import io
+
 import numpy as np
 import pytest
 import torch
+from deep_files import RAMP, in_colour, tiff
 from PIL import Image
 
+from metavib.data.images import decode_within
+from metavib.data.pixel_range import BYTES, PixelRange
 from metavib.errors import UserError
-from metavib.serving.pixels import one_by_one, pixels_of
+from metavib.serving.pixels import decode_given, one_by_one
+
+
+def pixels_of(image, size):
+    return decode_given(image, size, BYTES).pixels
 
 
 @pytest.fixture
@@ -94,3 +103,37 @@ def test_one_image_is_one_and_many_are_many(image):
     assert list(one_by_one([])) == []
     with pytest.raises(UserError, match="int is no image"):
         list(one_by_one(3))
+
+
+TWELVE_BITS = PixelRange("16-bit", 0.0, 4095.0)
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_a_deep_pillow_image_is_what_its_file_would_be(orientation):
+    data = tiff(RAMP[:4, :8] * 16, tag274=orientation)
+    with Image.open(io.BytesIO(data)) as opened:
+        found = decode_given(opened, 8, TWELVE_BITS)
+    expected = decode_within(data, "a", 8, TWELVE_BITS)
+    assert np.array_equal(found.pixels, expected.pixels)
+    assert found.clipped == expected.clipped
+
+
+def test_deep_arrays_are_scaled_by_the_range_and_others_are_scaled_already():
+    expected = np.rint(RAMP * (255 / 4095)).astype(np.uint8)
+    for given in (RAMP, RAMP[None], RAMP.astype(np.int32), torch.from_numpy(RAMP.astype(np.int64)), expected):
+        assert np.array_equal(decode_given(given, 64, TWELVE_BITS).pixels[0], expected)
+    assert np.array_equal(decode_given(expected / 255, 64, TWELVE_BITS).pixels[0], expected)
+    assert decode_given(RAMP + 1, 64, TWELVE_BITS).clipped
+    clear = in_colour(RAMP, 0)
+    assert (decode_given(clear, 64, TWELVE_BITS).pixels == 255).all()
+    opaque = decode_given(in_colour(RAMP, 65535), 64, TWELVE_BITS)
+    assert np.array_equal(opaque.pixels[0], expected)
+    floats = decode_given(RAMP.astype(np.float32), 64, PixelRange("float", 0.0, 4095.0))
+    assert np.array_equal(floats.pixels[0], expected)
+
+
+def test_a_pillow_image_of_another_depth_is_refused():
+    with pytest.raises(UserError, match="the image: is 8-bit, but the model takes 16-bit images"):
+        decode_given(Image.new("L", (4, 4)), 4, TWELVE_BITS)
+    with pytest.raises(UserError, match="the image: is 16-bit, but the model takes 8-bit images"):
+        decode_given(Image.new("I;16", (4, 4)), 4, BYTES)

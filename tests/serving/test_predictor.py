@@ -16,7 +16,7 @@ from metavib.errors import UserError
 from metavib.grid import run_grid
 from metavib.run_directory import checksum
 from metavib.runner import Surroundings
-from metavib.serving.pixels import pixels_of
+from metavib.serving.pixels import decode_given
 from metavib.serving.predictor import BATCH
 
 
@@ -102,7 +102,8 @@ def test_images_that_are_ready_are_what_pillow_would_make_of_them(finished, chan
     ready = predictor.ready(images)
     assert ready.shape == (2, channels, max(shape), max(shape))
     for image, own in zip(images, ready, strict=True):
-        assert np.array_equal(own, with_channels(pixels_of(image, max(shape))[None], channels)[0])
+        pixels = decode_given(image, max(shape), predictor.pixel_range).pixels
+        assert np.array_equal(own, with_channels(pixels[None], channels)[0])
 
 
 @pytest.mark.parametrize(

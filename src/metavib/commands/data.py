@@ -7,6 +7,7 @@ from pathlib import Path
 
 from metavib.data.catalog import open_dataset
 from metavib.data.inspection import Report, inspect
+from metavib.data.pixel_range import number
 from metavib.data.splits import natural_order
 from metavib.foreign_text import visible
 from metavib.terminal import counting_bar, print_json, print_result, table
@@ -26,6 +27,12 @@ def run(arguments: argparse.Namespace) -> int:
             f"pixels: smallest {low_w} x {low_h}, median {mid_w} x {mid_h}, largest {high_w} x {high_h}"
         )
     print_result("modes: " + ", ".join(f"{count} {mode}" for mode, count in report.modes.items()))
+    if report.pixel_range is not None and report.extremes is not None:
+        low, high = map(number, report.extremes)
+        print_result(
+            f"values: {low} to {high}. Training takes them for {report.pixel_range.in_words}, which become "
+            "0 to 255; a run looks at its source domains only"
+        )
     for problem in report.problems:
         print_result(f"{problem.severity}: {visible(problem.text)}")
     print_result(verdict(report))

@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     device = resolve_device(arguments.device)
     algorithm, description = load_model(directory.model, device)
     root = Path(arguments.data) if arguments.data else None
-    dataset = experiment.dataset_in(root)
+    dataset = experiment.dataset_in(root).read_by(description.pixel_range)
     domain = arguments.domain or experiment.target
     if domain is None:
         raise UserError(
@@ -79,6 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
             skip_bad=arguments.skip_bad,
             progress=reading,
         )
+    if clipped := target_record["clipped_images"]:
+        say(f"{clipped} image(s) of {domain!r} have values beyond the range of the model: they are clipped.")
     results: dict[str, Any] = {
         "dataset": dataset.name,
         "protocol": dataset.protocol,

@@ -61,6 +61,11 @@ def run(arguments: argparse.Namespace) -> int:
         bar.update(read)
     if isinstance(form, Table) and read > unreadable:
         explain(predictor)
+    if predictor.clipped:
+        say(
+            f"{predictor.clipped} of {read} file(s) have values beyond those of the training images "
+            f"({predictor.pixel_range.in_words}): they were clipped."
+        )
     if unreadable:
         say(f"metavib: {unreadable} of {read} files could not be read.")
     return 1 if unreadable else 0

@@ -1,8 +1,9 @@
 """Image files are decoded once, into a memory map that is keyed by their content.
 
 `<cache>/images/<key>/` holds `pixels.bin` (uint8, count x 3 x size x size) and `index.json`. The key is a
-hash of the names and the bytes of all files; `<signature>.memo` remembers the key by the files' sizes and
-times, so that a later start need not read them. A directory gets its final name only when it is complete.
+hash of the names and the bytes of all files, and of the range that deep ones are scaled by; `<signature>.memo`
+remembers the key by the files' sizes and times, so that a later start need not read them, and `<signature>.values`
+which values they use. A directory gets its final name only when it is complete.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 
 from metavib.data import images
 from metavib.data.dataset import DomainImages, Progress, digest_of
+from metavib.data.pixel_range import OLDER, PixelRange
 from metavib.errors import UserError
 
 try:
@@ -40,12 +42,26 @@ def cache_root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "metavib"
 
 
+def finding_at(root: Path, names: Sequence[str]) -> Path:
+    """The file that remembers which values these files use: another one when a file changes."""
+    times = [_file_times(root / name) for name in names]
+    return cache_root() / "images" / f"{_hash('values', names, times)}.values"
+
+
 def decoded(
-    root: Path, names: Sequence[str], size: int, *, skip_bad: bool = False, progress: Progress | None = None
+    root: Path,
+    names: Sequence[str],
+    size: int,
+    *,
+    pixel_range: PixelRange = OLDER,
+    skip_bad: bool = False,
+    progress: Progress | None = None,
 ) -> DomainImages:
     """The pixels of the files, from the cache; built first where it does not have them."""
     folder = cache_root() / "images"
-    settings = (_FORMAT_VERSION, size, skip_bad)
+    settings: tuple[object, ...] = (_FORMAT_VERSION, size, skip_bad)
+    if pixel_range.deep:  # else the key is that of earlier versions
+        settings += (pixel_range.depth, pixel_range.low, pixel_range.high)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         times = [_file_times(root / name) for name in names]
@@ -58,7 +74,7 @@ def decoded(
             with _locked(folder / f"{key}.lock"):
                 found = _load(folder / key, size)
                 if found is None:
-                    with closing(images.decode_all(root, names, size)) as rows:
+                    with closing(images.decode_all(root, names, size, pixel_range)) as rows:
                         _build(folder / key, rows, digests, skip_bad, progress)
                     found = _load(folder / key, size)
             assert found is not None
@@ -95,7 +111,8 @@ def _load(entry: Path, size: int) -> DomainImages | None:
         if len(index["digests"]) != shape[0] or (entry / "pixels.bin").stat().st_size != math.prod(shape):
             return None
         pixels = np.memmap(entry / "pixels.bin", dtype=np.uint8, mode="r", shape=shape)
-        return DomainImages(pixels, tuple(index["kept"]), tuple(index["digests"]), tuple(index["skipped"]))
+        kept, digests, skipped = (tuple(index[name]) for name in ("kept", "digests", "skipped"))
+        return DomainImages(pixels, kept, digests, skipped, index.get("clipped", 0))
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, OSError) and error.errno == errno.ENOMEM:
             raise  # there is one, and a limit of the process on what it maps (ulimit -v) keeps it out
@@ -114,7 +131,7 @@ def _build(
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
-        kept, skipped = [], []
+        kept, skipped, clipped = [], [], 0
         with (partial / "pixels.bin").open("wb") as pixels:
             for position, row in enumerate(rows):
                 if row.pixels is None:
@@ -123,6 +140,7 @@ def _build(
                     raise UserError(f"{row.name} changed while it was read; start again")
                 else:
                     kept.append(position)
+                    clipped += row.clipped
                     pixels.write(row.pixels.tobytes())
                 if progress:
                     progress(position + 1, len(expected))
@@ -130,7 +148,12 @@ def _build(
                 raise bad_files(skipped)
             pixels.flush()
             os.fsync(pixels.fileno())
-        index = {"kept": kept, "digests": [expected[position] for position in kept], "skipped": skipped}
+        index = {
+            "kept": kept,
+            "digests": [expected[position] for position in kept],
+            "skipped": skipped,
+            "clipped": clipped,
+        }
         _write_synced(partial / "index.json", json.dumps(index))
         shutil.rmtree(entry, ignore_errors=True)  # a damaged one
         partial.rename(entry)

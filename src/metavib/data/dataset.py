@@ -11,6 +11,7 @@ from typing import NamedTuple, final
 
 import numpy as np
 
+from metavib.data.pixel_range import BYTES, Extremes, PixelRange
 from metavib.errors import unknown_name
 from metavib.shapes import UInt8
 
@@ -42,6 +43,17 @@ class DomainImages:
     ]  # positions in the listing of the rows of `pixels`: all, unless bad files were skipped
     digests: tuple[str, ...]  # `digest_of` each row's file, or of its array where the digits are generated
     skipped: tuple[str, ...]  # "name: reason" of each bad file left out
+    clipped: int = 0  # images with values beyond the range that they were read by
+
+
+@dataclass(frozen=True)
+class FoundRange:
+    """The range of values that files use."""
+
+    pixel_range: PixelRange
+    example: str = ""  # a file of that depth
+    extremes: Extremes | None = None  # of all values, where they were looked at
+    notes: tuple[str, ...] = ()  # what users should know of it
 
 
 class Dataset(ABC):
@@ -61,6 +73,14 @@ class Dataset(ABC):
         self, domain: str, size: int, *, skip_bad: bool = False, progress: Progress | None = None
     ) -> DomainImages:
         """The domain's images at size x size pixels. Opens no file of another domain."""
+
+    def found_range(self, domains: Sequence[str], progress: Progress | None = None) -> FoundRange:
+        """The range of values that the images of these domains use. Opens no file of another domain."""
+        return FoundRange(BYTES)
+
+    def read_by(self, pixel_range: PixelRange) -> Dataset:
+        """The dataset, with deep images scaled by this range. Images that are not from files are bytes already."""
+        return self
 
 
 class File(NamedTuple):
@@ -84,6 +104,7 @@ class FileDataset(Dataset):
         protocol: str,
         ignored: Sequence[str] = (),
         remarks: Sequence[str] = (),
+        pixel_range: PixelRange | None = None,
     ) -> None:
         self.name = name
         self.root = root
@@ -92,6 +113,7 @@ class FileDataset(Dataset):
         self.protocol = protocol
         self.ignored = tuple(ignored)  # files among the images that are none
         self.remarks = tuple(remarks)  # what else is odd about its folders, in words
+        self.pixel_range = pixel_range  # None: to be found in the files
         self._files = {domain: tuple(members) for domain, members in files.items()}
 
     def listing(self, domain: str) -> Listing:
@@ -105,7 +127,31 @@ class FileDataset(Dataset):
     ) -> DomainImages:
         from metavib.data.cache import decoded  # which returns the DomainImages of this file
 
-        return decoded(self.root, self.listing(domain).names, size, skip_bad=skip_bad, progress=progress)
+        return decoded(
+            self.root,
+            self.listing(domain).names,
+            size,
+            pixel_range=self.found_range([domain], progress).pixel_range,
+            skip_bad=skip_bad,
+            progress=progress,
+        )
+
+    def found_range(self, domains: Sequence[str], progress: Progress | None = None) -> FoundRange:
+        from metavib.data.range_finding import find_range  # which returns the FoundRange of this file
+
+        if self.pixel_range is not None:
+            return FoundRange(self.pixel_range)
+        return find_range(self.root, {domain: self.listing(domain).names for domain in domains}, progress)
+
+    def read_by(self, pixel_range: PixelRange) -> FileDataset:
+        return FileDataset(
+            self.name,
+            self.root,
+            self._files,
+            protocol=self.protocol,
+            ignored=self.ignored,
+            pixel_range=pixel_range,
+        )
 
 
 def digest_of(data: bytes) -> str:

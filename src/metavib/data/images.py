@@ -15,9 +15,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from metavib.data.dataset import digest_of
+from metavib.data.deep_images import (
+    DeepValues,
+    Layout,
+    layout_of,
+    turn_to_low_bytes,
+    values_of,
+    why_unreadable,
+)
+from metavib.data.pixel_range import EIGHT_BIT, OLDER, Extremes, PixelRange
 from metavib.errors import UserError
 from metavib.foreign_text import visible
 from metavib.shapes import UInt8
@@ -39,6 +48,31 @@ class BadImage(UserError):
         super().__init__(f"{visible(name)}: {reason}")
 
 
+class OtherDepth(BadImage):
+    """A file of another bit depth than the images that a model learns from, or learnt from."""
+
+    def __init__(self, name: str, depth: str, wanted: PixelRange) -> None:
+        super().__init__(name, f"is {depth}, but the model takes {wanted.in_words}; convert it to match")
+        self.name, self.depth = name, depth
+
+
+class Decoded(NamedTuple):
+    """An image as a network takes it, and whether values beyond the range were clipped."""
+
+    pixels: UInt8[np.ndarray, "3 size size"]
+    clipped: bool
+
+
+class Scanned(NamedTuple):
+    """What a file says of itself, and the extremes of its values where they are more than bytes."""
+
+    width: int
+    height: int
+    mode: str
+    depth: str
+    extremes: Extremes
+
+
 class Row(NamedTuple):
     """One file of many: its pixels, or what is wrong with it."""
 
@@ -46,6 +80,7 @@ class Row(NamedTuple):
     digest: str  # of the file's bytes
     pixels: UInt8[np.ndarray, "3 size size"] | None
     problem: str
+    clipped: bool = False
 
 
 def read(path: Path, name: str) -> bytes:
@@ -70,13 +105,60 @@ def describe(data: bytes, name: str) -> tuple[int, int, str]:
         return image.width, image.height, image.mode
 
 
-def decode(data: bytes, name: str, size: int) -> UInt8[np.ndarray, "3 {size} {size}"]:
-    """The image in RGB, upright, squashed to size x size (bilinear with antialiasing)."""
+def depth(data: bytes, name: str) -> str:
+    """The bit depth, from the header alone."""
     with _opened(data, name) as image:
+        return layout_of(image).depth
+
+
+def scan(data: bytes, name: str) -> Scanned:
+    """The header; and of a deep image all values, once."""
+    with _opened(data, name) as image:
+        layout = layout_of(image)
+        deep = layout.depth != EIGHT_BIT
+        extremes = _deep_values(image, layout, data, name).extremes if deep else Extremes(0, 255)
+        return Scanned(image.width, image.height, image.mode, layout.depth, extremes)
+
+
+def decode(
+    data: bytes, name: str, size: int, pixel_range: PixelRange = OLDER
+) -> UInt8[np.ndarray, "3 {size} {size}"]:
+    """The image in RGB, upright, squashed to size x size (bilinear with antialiasing)."""
+    return decode_within(data, name, size, pixel_range).pixels
+
+
+def decode_within(data: bytes, name: str, size: int, pixel_range: PixelRange) -> Decoded:
+    """The same, and whether it has values beyond the range. A file of another depth is refused."""
+    with _opened(data, name) as image:
+        layout = layout_of(image)
+        if pixel_range != OLDER and layout.depth != pixel_range.depth:
+            raise OtherDepth(name, layout.depth, pixel_range)
+        if pixel_range.deep:
+            scaled, clipped = _deep_values(image, layout, data, name).image(pixel_range)
+            return Decoded(squashed(scaled, size), clipped)
         # Lets a JPEG decoder leave out detail, down to twice the size that is needed.
         image.draft(None, (2 * size, 2 * size))
         image.load()
-        return squashed(image, size)
+        return Decoded(squashed(image, size), clipped=False)
+
+
+def deep_grey(image: Image.Image, layout: Layout) -> DeepValues:
+    """All bits of a deep grey image, upright."""
+    image.load()
+    return values_of(_upright(image), layout)
+
+
+def _deep_values(image: Image.Image, layout: Layout, data: bytes, name: str) -> DeepValues:
+    """All bits of a deep image, upright."""
+    if not layout.colour:
+        return deep_grey(image, layout)
+    if reason := why_unreadable(image, layout):
+        raise BadImage(name, reason)
+    image.load()
+    with _opened(data, name) as again:
+        turn_to_low_bytes(again, layout)
+        again.load()
+        return values_of(_upright(image), layout, _upright(again))
 
 
 def squashed(image: Image.Image, size: int) -> UInt8[np.ndarray, "3 {size} {size}"]:
@@ -85,13 +167,18 @@ def squashed(image: Image.Image, size: int) -> UInt8[np.ndarray, "3 {size} {size
     return np.ascontiguousarray(np.asarray(resized).transpose(2, 0, 1))
 
 
-def decode_all(root: Path, names: Sequence[str], size: int) -> Generator[Row]:
+def decode_all(
+    root: Path, names: Sequence[str], size: int, pixel_range: PixelRange = OLDER
+) -> Generator[Row]:
     """The files in their order, decoded by all cores."""
 
     def attempt(name: str) -> Row:
         try:
             data = read(root / name, name)
-            return Row(name, digest_of(data), decode(data, name, size), "")
+            pixels, clipped = decode_within(data, name, size, pixel_range)
+            return Row(name, digest_of(data), pixels, "", clipped)
+        except OtherDepth:  # no fault of the file: it is for the user to say which depth is meant
+            raise
         except BadImage as bad:
             return Row(name, "", None, str(bad))
 
@@ -105,7 +192,7 @@ def decode_all(root: Path, names: Sequence[str], size: int) -> Generator[Row]:
 
 
 @contextmanager
-def _opened(data: bytes, name: str) -> Iterator[Image.Image]:
+def _opened(data: bytes, name: str) -> Iterator[ImageFile.ImageFile]:
     """The image with its header checked; whatever Pillow raises in the block becomes a `BadImage`."""
     _check_length(len(data), name)
     try:

@@ -9,11 +9,16 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from metavib.data import images
+from metavib.data.cache import finding_at
 from metavib.data.dataset import Dataset, FileDataset, Progress, digest_of
+from metavib.data.pixel_range import BYTES, EIGHT_BIT, Extremes, PixelRange
+from metavib.data.range_finding import gathered, range_over, remember
 from metavib.data.splits import natural_order
+from metavib.errors import UserError
 
 FEW_IMAGES = 50  # a domain below this gives a rough estimate, as target or as validation
 
@@ -43,13 +48,16 @@ class Report:
     sizes: Sizes | None  # None where no image can be read
     modes: dict[str, int]  # images by Pillow mode
     problems: tuple[Problem, ...]
+    pixel_range: PixelRange | None = None  # of all domains; None where they have none in common
+    extremes: Extremes | None = None  # of all values, where they are more than bytes
 
     @property
     def can_train(self) -> bool:
         return all(problem.severity != "error" for problem in self.problems)
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "can_train": self.can_train}
+        extremes = self.extremes and self.extremes._asdict()
+        return {**asdict(self), "extremes": extremes, "can_train": self.can_train}
 
 
 class _Seen(NamedTuple):
@@ -62,11 +70,18 @@ class _Seen(NamedTuple):
     width: int = 0
     height: int = 0
     mode: str = ""
+    depth: str = EIGHT_BIT
+    extremes: Extremes = Extremes(0, 255)
     bad: str = ""  # what is wrong with it
 
 
 def inspect(dataset: Dataset, size: int = 64, progress: Progress | None = None) -> Report:
     """Opens every image of every domain, target or not: for looking at data, never while training."""
+    places = {}
+    if isinstance(dataset, FileDataset):
+        # Before they are opened: a file that changes meanwhile gives another place.
+        names = {domain: dataset.listing(domain).names for domain in dataset.domains}
+        places = {domain: finding_at(dataset.root, own) for domain, own in names.items()}
     seen = (
         _open_files(dataset, size, progress) if isinstance(dataset, FileDataset) else _generate(dataset, size)
     )
@@ -77,6 +92,8 @@ def inspect(dataset: Dataset, size: int = 64, progress: Progress | None = None) 
     good = [image for image in seen if not image.bad]
     problems = [Problem("error", image.bad, can_be_skipped=True) for image in seen if image.bad]
     problems += _problems_of_domains(counts) + _duplicates(good)
+    pixel_range, extremes, found_there = _range_of(good, places)
+    problems += found_there
     if isinstance(dataset, FileDataset) and dataset.ignored:
         few = ", ".join(dataset.ignored[:3])
         problems.append(Problem("warning", f"{len(dataset.ignored)} file(s) that are no images: {few}"))
@@ -84,7 +101,26 @@ def inspect(dataset: Dataset, size: int = 64, progress: Progress | None = None) 
         problems += [Problem("warning", remark) for remark in dataset.remarks]
     problems.sort(key=lambda problem: problem.severity)  # stable: errors first
     sizes = Sizes(_spread([i.width for i in good]), _spread([i.height for i in good])) if good else None
-    return Report(counts, sizes, dict(Counter(image.mode for image in good)), tuple(problems))
+    modes = dict(Counter(image.mode for image in good))
+    return Report(counts, sizes, modes, tuple(problems), pixel_range, extremes)
+
+
+def _range_of(
+    good: Sequence[_Seen], places: dict[str, Path]
+) -> tuple[PixelRange | None, Extremes | None, list[Problem]]:
+    """The range of values of all domains, kept for training; an error where depths differ."""
+    if all(image.depth == EIGHT_BIT for image in good):
+        return BYTES if good else None, None, []
+    by_domain = {}
+    for domain, place in places.items():
+        own = ((image.name, image.depth, image.extremes) for image in good if image.domain == domain)
+        by_domain[domain] = gathered(own)
+        remember(place, by_domain[domain])
+    try:
+        found = range_over(by_domain)
+    except UserError as error:
+        return None, None, [Problem("error", str(error))]
+    return found.pixel_range, found.extremes, [Problem("warning", note) for note in found.notes]
 
 
 def _open_files(dataset: FileDataset, size: int, progress: Progress | None) -> list[_Seen]:
@@ -99,11 +135,14 @@ def _open_files(dataset: FileDataset, size: int, progress: Progress | None) -> l
     def look(image: _Seen) -> _Seen:
         try:
             data = images.read(dataset.root / image.name, image.name)
-            images.decode(data, image.name, size)
-            width, height, mode = images.describe(data, image.name)
+            width, height, mode, depth, extremes = images.scan(data, image.name)
+            if depth == EIGHT_BIT:  # of a deep one all values were looked at just now
+                images.decode(data, image.name, size)
         except images.BadImage as bad:
             return image._replace(bad=str(bad))
-        return image._replace(digest=digest_of(data), width=width, height=height, mode=mode)
+        return image._replace(
+            digest=digest_of(data), width=width, height=height, mode=mode, depth=depth, extremes=extremes
+        )
 
     seen = []
     with ThreadPoolExecutor(os.cpu_count()) as pool, warnings.catch_warnings():

@@ -14,6 +14,9 @@ from torch import Tensor
 
 from metavib.data.dataset import Dataset, DomainImages, Listing, Progress
 from metavib.data.episodes import Source
+from metavib.data.images import OtherDepth
+from metavib.data.pixel_range import BYTES, PixelRange
+from metavib.data.range_finding import different_depths
 from metavib.data.splits import Split, separate
 from metavib.data.storage import Batch, ImageStore, Shelf
 from metavib.data.transforms import Preprocessing
@@ -45,6 +48,8 @@ class Sources:
     validation: LabelledRows
     digests: frozenset[str]  # of every image of the training and validation parts
     record: dict[str, Any]  # what stands in the run's records about them
+    pixel_range: PixelRange = BYTES  # of their values, by which all other images are to be read
+    notes: tuple[str, ...] = ()  # what users should know of it
     validation_of: dict[str, int] = field(
         default_factory=dict
     )  # validation images of each domain, in their order
@@ -60,7 +65,12 @@ def open_sources(
     progress: Progress | None = None,
     shelf: Shelf | None = None,
 ) -> Sources:
-    """Open the source domains, and no image of the target. Those on the shelf are not read again."""
+    """Open the source domains, and no image of the target. Those on the shelf are not read again.
+
+    Deep images are scaled by the range that the source domains use, unless the dataset is `read_by` one.
+    """
+    found = dataset.found_range(list(split.train), progress)
+    dataset = dataset.read_by(found.pixel_range)
     train: list[list[int]] = []
     validation: list[int] = []
     domain_of: list[str] = []  # of each validation image
@@ -69,7 +79,14 @@ def open_sources(
     opened: list[np.ndarray] = []
     skipped: list[str] = []
     for domain in split.train:
-        images = dataset.images(domain, preprocessing.size, skip_bad=skip_bad, progress=progress)
+        try:
+            images = dataset.images(domain, preprocessing.size, skip_bad=skip_bad, progress=progress)
+        except OtherDepth as other:
+            if not found.example:
+                raise
+            raise different_depths(
+                {other.depth: other.name, found.pixel_range.depth: found.example}
+            ) from None
         row_of = {position: len(labels) + row for row, position in enumerate(images.kept)}
         labels.extend(_labels(dataset.listing(domain), images, split))
         digests.extend(images.digests)
@@ -90,6 +107,7 @@ def open_sources(
         "skipped_files": skipped,
         "lone_classes": split.lone_classes(dataset),
         "content": _content(digests),
+        "pixel_range": found.pixel_range.to_json(),
     }
     validation = [validation[index] for index in apart]
     store = (shelf or Shelf()).store(opened, device, preprocessing.channels)
@@ -98,6 +116,8 @@ def open_sources(
         _labelled_rows(store, preprocessing, validation, [labels[row] for row in validation]),
         frozenset(trained_on) | {digests[row] for row in validation},
         record,
+        found.pixel_range,
+        found.notes,
         dict(Counter(domain_of[index] for index in apart)),
     )
 
@@ -112,7 +132,10 @@ def open_target(
     skip_bad: bool,
     progress: Progress | None = None,
 ) -> tuple[LabelledRows, dict[str, Any]]:
-    """Open the unseen domain, for the final evaluation only. Copies of source images are left out."""
+    """Open the unseen domain, for the final evaluation only. Copies of source images are left out.
+
+    The dataset must be `read_by` the range of the sources.
+    """
     assert split.target is not None, "nothing is held out"
     images = dataset.images(split.target, preprocessing.size, skip_bad=skip_bad, progress=progress)
     tested = set(split.tested)
@@ -122,6 +145,7 @@ def open_target(
         "test_images": len(apart),
         "test_images_left_out_as_copies": len(rows) - len(apart),
         "skipped_files": list(images.skipped),
+        "clipped_images": images.clipped,
     }
     rows = [rows[index] for index in apart]
     if not rows:

@@ -74,8 +74,8 @@ def judge(run: RunRecord, data_root: Path | None, device: torch.device) -> Judge
     """Load the model and let it answer. Raises `UserError` where model or images are not there any more."""
     experiment = run.experiment
     assert experiment.target is not None, "nothing is held out"
-    algorithm, _ = load_model(run.directory.model, device)
-    dataset = experiment.dataset_in(data_root)
+    algorithm, description = load_model(run.directory.model, device)
+    dataset = experiment.dataset_in(data_root).read_by(description.pixel_range)
     split = experiment.split_of(dataset)
     if split.digest(dataset) != run.results["split"]:
         raise UserError(f"the images changed since the run in {run.directory.path} was made.")

@@ -18,7 +18,7 @@ from http import HTTPStatus
 import numpy as np
 from PIL import UnidentifiedImageError
 
-from metavib.data.images import describe
+from metavib.data.images import OtherDepth, describe
 from metavib.errors import UserError
 from metavib.serving.limits import LARGE_PIXELS, Limits
 from metavib.serving.predictions import Predictions
@@ -277,9 +277,10 @@ def _bad_image(error: UserError) -> Refusal:
     if isinstance(error.__cause__, UnidentifiedImageError):
         what_to_do = "Send a JPEG, PNG, WebP, BMP or TIFF image."
         return Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, str(error), what_to_do)
-    return Refusal(
-        HTTPStatus.UNPROCESSABLE_ENTITY, str(error), "Send the whole file, or save the image again."
-    )
+    what_to_do = "Send the whole file, or save the image again."
+    if isinstance(error, OtherDepth):
+        what_to_do = "Send images of the depth that the model was trained on."
+    return Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, str(error), what_to_do)
 
 
 def _failure(error: Exception) -> Refusal:

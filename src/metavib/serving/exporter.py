@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from metavib import __version__, atomic
 from metavib.algorithms.base import Algorithm
+from metavib.data.pixel_range import OLDER
 from metavib.data.transforms import GREY_WEIGHTS
 from metavib.errors import UserError, unknown_name
 from metavib.model import ModelDescription, load_model, preprocessing_of
@@ -173,12 +174,23 @@ def facts_of(
             "grey_weights": None if channels == 3 else list(GREY_WEIGHTS),
             "resize": "squashed to the size, bilinear with antialiasing",
             "transparent": "over white",
+            "pixel_range": _pixel_range(description),
         },
         "draws": {f"{name}_noise": shape[0] for name, shape in algorithm.prediction_noise_shapes(1).items()},
         "variants": {variant.name: _described(variant, suffix) for variant in variants},
         "checked_on": calibration and calibration.images,  # source validation images behind the quantiles
         "entropy_quantiles": calibration
         and {"mean": list(calibration.mean), "sampled": list(calibration.sampled)},
+    }
+
+
+def _pixel_range(description: ModelDescription) -> dict[str, Any] | None:
+    """What files are scaled by before they are resized; None for models that do not know."""
+    pixel_range = description.pixel_range
+    if pixel_range == OLDER:
+        return None
+    return pixel_range.to_json() | {
+        "scaling": "rint(255 * (value - low) / (high - low)), clipped to 0 and 255"
     }
 
 

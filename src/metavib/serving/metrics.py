@@ -11,7 +11,12 @@ _SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 class ServerMetrics:
     """Requests, images, batches, and how long things took. Each server has its own."""
 
-    def __init__(self, waiting_images: Callable[[], int], waiting_bytes: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        waiting_images: Callable[[], int],
+        waiting_bytes: Callable[[], int],
+        clipped_images: Callable[[], int],
+    ) -> None:
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
         self._registry = CollectorRegistry()
@@ -40,6 +45,7 @@ class ServerMetrics:
         for name, text, read in (
             ("metavib_waiting_images", "Images that wait for their answer", waiting_images),
             ("metavib_waiting_bytes", "Bytes of requests that are being read or answered", waiting_bytes),
+            ("metavib_clipped_images", "Images so far with values beyond the model's range", clipped_images),
         ):
             Gauge(name, text, registry=self._registry).set_function(read)
 

@@ -10,7 +10,9 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from metavib.data.images import squashed
+from metavib.data.deep_images import DeepValues, layout_of
+from metavib.data.images import Decoded, OtherDepth, deep_grey, squashed
+from metavib.data.pixel_range import FLOAT, OLDER, SIXTEEN_BIT, PixelRange
 from metavib.errors import UserError
 
 _CHANNELS = (1, 3, 4)
@@ -31,18 +33,54 @@ def one_by_one(images: Any) -> Iterator[Any]:
         raise UserError(f"{type(images).__name__} is no image: give Pillow images, arrays, tensors or paths.")
 
 
-def pixels_of(image: Any, size: int) -> np.ndarray:
-    """uint8 [3, size, size] of a Pillow image, an array or a tensor of any size, as a file of it would give."""
+def decode_given(image: Any, size: int, pixel_range: PixelRange) -> Decoded:
+    """uint8 [3, size, size] of a Pillow image, an array or a tensor of any size, as a file of it would give.
+
+    Bytes and numbers 0..1 are scaled already. Numbers of the kind that the model's deep files hold are scaled as
+    those are.
+    """
     if isinstance(image, Image.Image):
-        return squashed(image, size)
+        return _decode_opened(image, size, pixel_range)
     if isinstance(image, Tensor):
         # Torch's habit is channels first, numpy's and Pillow's channels last; it matters for 3 x 3 images only.
-        return squashed(
-            Image.fromarray(_in_bytes(_channels_last(image.detach().cpu().numpy(), first=True))), size
+        values = _channels_last(image.detach().cpu().numpy(), first=True)
+    elif isinstance(image, np.ndarray):
+        values = _channels_last(image, first=False)
+    else:
+        raise UserError(f"{type(image).__name__} is no image: give Pillow images, arrays, tensors or paths.")
+    kinds = "f" if pixel_range.depth == FLOAT else "iu"
+    if pixel_range.deep and values.dtype != np.uint8 and values.dtype.kind in kinds:
+        return _scaled(_without_alpha(values), size, pixel_range)
+    return Decoded(squashed(Image.fromarray(_in_bytes(values)), size), clipped=False)
+
+
+def _decode_opened(image: Image.Image, size: int, pixel_range: PixelRange) -> Decoded:
+    """An image that the caller has opened: its depth must be that of the model's files."""
+    layout = layout_of(image)
+    # Pillow keeps whole numbers of 16 bits as numbers of 32, once they are negative or computed with.
+    same = layout.depth == pixel_range.depth or (image.mode == "I" and pixel_range.depth == SIXTEEN_BIT)
+    if pixel_range != OLDER and not same:
+        raise OtherDepth("the image", layout.depth, pixel_range)
+    if not pixel_range.deep:
+        return Decoded(squashed(image, size), clipped=False)
+    if layout.colour:
+        raise UserError(
+            "Pillow keeps half of the bits of a 16-bit image in colour: give the path of its file."
         )
-    if isinstance(image, np.ndarray):
-        return squashed(Image.fromarray(_in_bytes(_channels_last(image, first=False))), size)
-    raise UserError(f"{type(image).__name__} is no image: give Pillow images, arrays, tensors or paths.")
+    return _scaled(deep_grey(image, layout), size, pixel_range)
+
+
+def _scaled(values: DeepValues, size: int, pixel_range: PixelRange) -> Decoded:
+    image, clipped = values.image(pixel_range)
+    return Decoded(squashed(image, size), clipped)
+
+
+def _without_alpha(values: np.ndarray) -> DeepValues:
+    """Colours, and beside them how opaque they are: of that, all bits are in use."""
+    if values.ndim == 2 or values.shape[2] < 4:
+        return DeepValues(values)
+    largest = 1.0 if values.dtype.kind == "f" else float(np.iinfo(values.dtype).max)
+    return DeepValues(values[:, :, :3], PixelRange("", 0.0, largest).scaled(values[:, :, 3]).pixels)
 
 
 def _channels_last(values: np.ndarray, *, first: bool) -> np.ndarray:

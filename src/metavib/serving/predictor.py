@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import tempfile
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -15,7 +17,8 @@ from torch import Tensor
 from metavib import atomic
 from metavib.algorithms.base import Algorithm
 from metavib.calibration import COVERAGE, check_coverage
-from metavib.data.images import decode, read
+from metavib.data.images import decode_within, read
+from metavib.data.pixel_range import PixelRange
 from metavib.data.transforms import with_channels
 from metavib.device import resolve_device, widest_float
 from metavib.errors import UserError, unknown_name
@@ -23,7 +26,7 @@ from metavib.evaluate import shared_noise
 from metavib.functional.predictive import Predictive, entropy
 from metavib.model import ModelDescription, load_model, model_folder, preprocessing_of, save_model
 from metavib.serving.hub import fetched, pushed
-from metavib.serving.pixels import one_by_one, pixels_of
+from metavib.serving.pixels import decode_given, one_by_one
 from metavib.serving.predictions import Prediction, Predictions
 
 BATCH = 64
@@ -38,6 +41,9 @@ class Predictor:
     Every image sees the same draws, which depend on the seed alone: an answer does not depend on the images
     beside it. In the mode "mean" nothing is drawn.
     """
+
+    clipped = 0  # images so far that had values beyond the range
+    _counting = threading.Lock()  # images are decoded by many threads
 
     def __init__(
         self,
@@ -101,6 +107,11 @@ class Predictor:
         """The names that an answer can have."""
         return self.description.classes
 
+    @functools.cached_property
+    def pixel_range(self) -> PixelRange:
+        """The values of image files that the model takes for black and white."""
+        return self.description.pixel_range
+
     @property
     def draws(self) -> int:
         """How many classifiers are drawn."""
@@ -112,7 +123,8 @@ class Predictor:
 
     def decode(self, content: bytes, name: str) -> np.ndarray:
         """The same from the bytes of a file; `UserError` says by this name what is wrong with them."""
-        pixels = decode(content, name, self.preprocessing.size)
+        pixels, clipped = decode_within(content, name, self.preprocessing.size, self.pixel_range)
+        self._count(clipped)
         return with_channels(pixels[None], self.preprocessing.channels)[0]
 
     def pixels(self, image: Any) -> np.ndarray:
@@ -121,7 +133,14 @@ class Predictor:
             return self.open(image)
         if isinstance(image, np.ndarray) and (ready := self.ready(image[None])) is not None:
             return ready[0]
-        return with_channels(pixels_of(image, self.preprocessing.size)[None], self.preprocessing.channels)[0]
+        pixels, clipped = decode_given(image, self.preprocessing.size, self.pixel_range)
+        self._count(clipped)
+        return with_channels(pixels[None], self.preprocessing.channels)[0]
+
+    def _count(self, clipped: bool) -> None:
+        if clipped:
+            with self._counting:
+                self.clipped += 1
 
     def ready(self, images: np.ndarray) -> np.ndarray | None:
         """Images that are as the model takes them but for the order of their axes; None for all others.

@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 
 from PIL import Image
 
+from metavib.data.deep_images import PILLOW_MODES
 from metavib.serving import answer_arrays, pixel_arrays
 from metavib.serving.answers import answers_of
 from metavib.serving.batching import Batcher, Job, Outcome
@@ -84,7 +85,11 @@ class Service:
     def __init__(self, predictors: dict[str, Predictor], limits: Limits) -> None:
         self.predictors, self.limits = predictors, limits
         self.budget = Budget(limits.waiting_bytes)
-        self.metrics = ServerMetrics(lambda: self.batcher.waiting, lambda: self.budget.taken)
+        self.metrics = ServerMetrics(
+            lambda: self.batcher.waiting,
+            lambda: self.budget.taken,
+            lambda: sum(predictor.clipped for predictor in predictors.values()),
+        )
         first = next(iter(predictors.values()))
         self.threads = ModelThreads(first)
         self.batcher = Batcher(
@@ -96,9 +101,9 @@ class Service:
     async def running(self, app: Any = None) -> AsyncIterator[None]:
         """The threads are there, and have worked once, so that the first clients need not wait longer."""
         self.batcher.start()
-        blank = io.BytesIO()
-        Image.new("L", (32, 32)).save(blank, "PNG")
         for predictor in self.predictors.values():
+            blank = io.BytesIO()
+            Image.new(PILLOW_MODES.get(predictor.pixel_range.depth, "L"), (32, 32)).save(blank, "TIFF")
             for count in (1, min(self.threads.at_once * self.batcher.batch, self.limits.waiting_images)):
                 uploads = [Upload(blank.getvalue(), "warm-up")] * count
                 await self.batcher.submit(uploads, predictor).answers
