@@ -19,13 +19,13 @@ FILES = sorted(ROOT.rglob("*.py"))
 # A new module gets a place here.
 LAYERS = [
     {"errors", "plain_values", "shapes", "terminal", "averaging"},
-    {"kernels"},
+    {"kernels", "untrusted"},
     {"settings", "randomness", "atomic", "metrics", "config_file", "device", "memory", "paper"},
     {"functional", "processes"},
     {"data", "networks"},
     {"algorithms"},
     {"optimization", "evaluate"},
-    {"recipes", "information_recording", "selection", "calibration", "domainbed"},
+    {"recipes", "information_recording", "selection", "calibration", "domainbed", "soundness"},
     {"experiment"},
     {"run_directory", "cells"},
     {"checkpoint", "model", "program"},

@@ -20,7 +20,10 @@ CPU = torch.device("cpu")
 
 def built(name: str) -> Algorithm:
     torch.manual_seed(0)
-    return create(name, DigitNetwork(), 2, 3, ALGORITHMS[name].Config())
+    algorithm = create(name, DigitNetwork(), 2, 3, ALGORITHMS[name].Config())
+    if isinstance(algorithm, Baseline | VIB | MetaVIB):  # what they predict with comes from the training images
+        algorithm.keep(torch.randn(2, algorithm.backbone.feature_size))
+    return algorithm
 
 
 def saved(folder: Path, name: str, **changes: Any) -> Algorithm:
