@@ -50,7 +50,7 @@ def fault_of_answers(algorithm: Algorithm, preprocessing: Preprocessing, device:
     at_mean = algorithm.predictive(embedded, None).log_probabilities[0, 0]
     sampled = algorithm.predictive(embedded, shared_noise(algorithm, 0, device)).probabilities()
     if not (at_mean.exp().isfinite().all() and sampled.isfinite().all()):
-        return "its answers are not finite: the weights are so large that sums overflow"
+        return "its answers are not finite: its weights are too large, or zero where something is divided by them"
     if algorithm.classes > 1 and (at_mean == at_mean[0]).all():
         return "it gives every image the same answer: the weights are zero, or the training broke down"
     return None

@@ -85,6 +85,11 @@ def opener(path: str, flags: int) -> int:
     return descriptor
 
 
+def leads_out(path: Path, folder: Path) -> bool:
+    """Whether this path below a folder is, by links, somewhere else."""
+    return not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
 def json_from(content: bytes | str) -> Any:
     """The JSON value, in which every number is finite. ValueError says what is wrong."""
     try:
