@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -84,7 +85,8 @@ def drawing(name: str, draw: Callable[[Any], None], *, width: float = 7.0, heigh
         "legend.frameon": False,
     }
     inked = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
-    with mpl.rc_context(settings | dict.fromkeys(inked, INK)):
+    with mpl.rc_context(settings | dict.fromkeys(inked, INK)), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of names that are too long, or of letters that the font lacks
         canvas = Canvas(figsize=(width, height), layout="constrained")
         canvas.patch.set_alpha(0.0)
         draw(canvas)
