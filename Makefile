@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 QUICKLY := --quiet --quiet -o Acquire::Retries=0 -o Acquire::http::Timeout=20
 
-.PHONY: help install demo test browser check chaos fuzz docs format lint types clean
+.PHONY: help install demo test browser check chaos fuzz fuzz-long constraints upgrade docs format lint types clean
 
 help:
 	@echo "make demo   train and compare four methods on handwritten digits (4 minutes)"
@@ -13,16 +13,17 @@ help:
 	@echo "make check  format, lint, types, tests"
 	@echo "make browser install chromium for the tests that open pages (make test does it for root)"
 	@echo "make fuzz   bad input by the thousand (10 minutes); counts go to results/fuzz.json"
+	@echo "make fuzz-long  the same until there are 100,000 cases"
 	@echo "make chaos  100 kills, full disks, clocks that jump: what docs/reliability.md tells of (15 minutes)"
 	@echo "make docs   fill in the documents' tables from results/"
 
-# Runs again only where pyproject.toml changed.
-$(INSTALLED): pyproject.toml
+# Runs again only where pyproject.toml or constraints.txt changed.
+$(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "metavib needs Python 3.11 or later; name one with: make PYTHON=python3.12 ..."; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 install: $(INSTALLED)
@@ -48,8 +49,21 @@ browser:
 fuzz: $(INSTALLED)
 	$(BIN)/python experiments/fuzz.py --seconds 540 --seed 0 --record results/fuzz.json
 
+# The versions that the tests passed with: those of this environment, without what belongs to one platform.
+# To move to newer ones: make upgrade, make check, make constraints.
+constraints: $(INSTALLED)
+	$(BIN)/python experiments/constraints.py > constraints.new && mv constraints.new constraints.txt
+	@touch $(INSTALLED)
+
+upgrade: $(INSTALLED)
+	$(BIN)/python -m pip install --upgrade --upgrade-strategy eager --editable '.[dev]'
+
 docs: $(INSTALLED)
 	PYTHONPATH=docs $(BIN)/python -m record_tables
+
+# Seed after seed until there are 100,000 cases: an hour or two on a quiet machine, and no more than six.
+fuzz-long: $(INSTALLED)
+	$(BIN)/python experiments/fuzz.py --cases 100000 --seconds 21600 --seed 0 --record results/fuzz-long.json
 
 chaos: $(INSTALLED)
 	$(BIN)/python experiments/chaos.py --out results/chaos.json

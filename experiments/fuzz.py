@@ -30,6 +30,7 @@ import metavib
 ALL = ("command lines", *KINDS, "processes")
 # Of the time: models, images and weights are quick, and a process takes seconds.
 SHARES = {"command lines": 3, "configurations": 2, "runs": 2, "processes": 3}
+ROUND_SECONDS = 540.0  # of one seed, where there are several
 ADDRESS_SPACE = 8 << 30  # beyond what torch maps: what asks for more is told that there is no memory
 
 
@@ -38,6 +39,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=540.0, help="for everything (%(default)s)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--cases", type=int, default=0, help="further seeds, nine minutes each, until there are so many cases"
+    )
     parser.add_argument("--count", type=int, default=100_000, help="of each kind, at most")
     parser.add_argument(
         "--kinds", nargs="+", default=list(ALL), choices=ALL, metavar="KIND", help=", ".join(ALL)
@@ -48,7 +52,7 @@ def main() -> int:
     if arguments.here:
         found = fuzzed(arguments.kinds, arguments.seed, arguments.count, arguments.seconds)
     else:
-        found = in_processes(arguments)
+        found = in_rounds(arguments) if arguments.cases else in_processes(arguments, arguments.seconds)
     show(found)
     if arguments.record:
         words = (
@@ -56,17 +60,39 @@ def main() -> int:
             if arguments.here
             else ["--seconds", f"{arguments.seconds:g}", "--seed", str(arguments.seed)]
         )
+        words += ["--cases", str(arguments.cases)] if arguments.cases and not arguments.here else []
         record = {"command": " ".join(["python", "experiments/fuzz.py", *words]), **found}
         Path(arguments.record).write_text(json.dumps(record, indent=1) + "\n")
     return 1 if found["failed"] else 0
 
 
-def in_processes(arguments: argparse.Namespace) -> dict[str, Any]:
+def in_rounds(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Seed after seed until there are enough cases, or the time is over; the counts of all rounds together."""
+    deadline = time.monotonic() + arguments.seconds
+    whole: dict[str, Any] = {"seed": arguments.seed, "cases": 0, "failed": 0, "kinds": {}, "failures": []}
+    while whole["cases"] < arguments.cases and (left := deadline - time.monotonic()) > 0:
+        found = in_processes(arguments, min(ROUND_SECONDS, left))
+        for name in ("cases", "failed", "failures"):
+            whole[name] += found[name]
+        for kind, own in found["kinds"].items():
+            so_far = whole["kinds"].setdefault(kind, {"cases": 0, "endings": {}})
+            so_far["cases"] += own["cases"]
+            for ending, count in own["endings"].items():
+                so_far["endings"][ending] = so_far["endings"].get(ending, 0) + count
+        arguments.seed += 1
+        print(f"{whole['cases']} cases, {whole['failed']} failed", file=sys.stderr)
+        if not found["cases"]:
+            break
+    arguments.seed = whole["seed"]
+    return whole
+
+
+def in_processes(arguments: argparse.Namespace, time_for_all: float) -> dict[str, Any]:
     """Each kind in a process of its own, one after the other; their counts together."""
     whole: dict[str, Any] = {"seed": arguments.seed, "cases": 0, "failed": 0, "kinds": {}, "failures": []}
     total = sum(SHARES.get(kind, 1) for kind in arguments.kinds)
     for kind in arguments.kinds:
-        seconds = arguments.seconds * SHARES.get(kind, 1) / total
+        seconds = time_for_all * SHARES.get(kind, 1) / total
         with tempfile.TemporaryDirectory() as folder:
             record = Path(folder) / "record.json"
             command = [sys.executable, __file__, "--here", "--kinds", kind, "--seed", str(arguments.seed)]

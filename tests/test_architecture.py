@@ -21,13 +21,13 @@ LAYERS = [
     {"errors", "plain_values", "shapes", "foreign_text", "averaging", "class_accuracy"},
     {"standard_output"},
     {"terminal"},
-    {"kernels"},
+    {"kernels", "untrusted"},
     {"settings", "randomness", "atomic", "metrics", "config_file", "device", "memory", "paper"},
     {"functional", "processes"},
     {"data", "networks"},
     {"algorithms"},
     {"optimization", "evaluate"},
-    {"recipes", "information_recording", "selection", "calibration", "domainbed"},
+    {"recipes", "information_recording", "selection", "calibration", "domainbed", "soundness"},
     {"experiment"},
     {"run_directory", "cells"},
     {"checkpoint", "model", "program"},
@@ -166,3 +166,51 @@ def test_no_file_is_a_drawer_for_everything() -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_file_fits_in_350_lines(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 350
+
+
+# --- one door -----------------------------------------------------------------------------------------------
+
+READERS = {"read_text", "read_bytes", "open", "load_file", "safe_open", "memmap", "fromfile"}
+# Calls by these names that open no file which somebody else may have made.
+HARMLESS = {
+    "cli.py": {"os.open(os.devnull, os.O_WRONLY)"},
+    "atomic.py": {"os.open(folder, os.O_RDONLY)"},  # a folder, to flush it
+    "untrusted.py": {"os.open(path, flags | _WITHOUT_WAITING, 438)"},  # the door itself
+    "cache.py": {
+        "np.memmap(file, dtype=np.uint8, mode='r', shape=shape)",  # of a file that came through the door
+        "(partial / 'pixels.bin').open('wb')",  # in a folder that was made a moment ago
+    },
+    "predictor.py": {"self.open(image)"},
+    "streaming.py": {"predictor.open(name)"},
+}
+
+
+def opened_beside_the_door(path: Path) -> set[str]:
+    """Calls in a file that read or open another one by its path, and not through `metavib.untrusted`."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        text = ast.unparse(node)
+        given = any(keyword.arg == "opener" for keyword in node.keywords)
+        through_the_door = given or text.startswith("untrusted.")
+        of_the_package, in_memory = "files(" in text, "io.BytesIO" in text
+        loads = text.startswith(("np.load(", "torch.load("))
+        if (name in READERS or loads) and not (through_the_door or of_the_package or in_memory):
+            found.add(text)
+    return found - HARMLESS.get(path.name, set())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_is_opened_through_the_one_door(path: Path) -> None:
+    if path.name == "memory.py" or path.parent.name == "bench":
+        return  # what the kernel tells under /proc, and what a bench has made itself
+    assert not opened_beside_the_door(path)
+
+
+def test_other_ways_than_the_door_are_found(tmp_path: Path) -> None:
+    ways = ["path.read_text()", "open(path)", "path.open('rb')", "np.load(path)", "torch.load(path)"]
+    ways += ["safetensors.torch.load_file(path)", "np.memmap(path)"]
+    (tmp_path / "module.py").write_text("\n".join([*ways, "open(path, opener=untrusted.opener)"]))
+    assert opened_beside_the_door(tmp_path / "module.py") == {ast.unparse(ast.parse(way)) for way in ways}

@@ -100,10 +100,23 @@ def test_a_lock_whose_file_was_removed_does_not_count(tmp_path):
             pass
 
 
-def test_a_lock_file_that_vanishes_again_and_again_is_somebody_elses(tmp_path):
-    (tmp_path / "lock").symlink_to(tmp_path / "nowhere" / "lock")
+def test_a_lock_file_that_vanishes_again_and_again_is_somebody_elses(tmp_path, monkeypatch):
+    monkeypatch.setattr(os.path, "samestat", lambda one, other: False)  # it is always another one by then
     with pytest.raises(UserError, match="taken"), atomic.locked(tmp_path / "lock", "taken"):
         pass
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "folder"])
+def test_what_is_no_regular_file_is_neither_locked_nor_added_to_nor_waited_for(tmp_path, kind):
+    path, outside = tmp_path / "file", tmp_path / "outside"
+    outside.write_text("mine")
+    {"link": lambda: path.symlink_to(outside), "fifo": lambda: os.mkfifo(path), "folder": path.mkdir}[kind]()
+    wrong = "link" if kind == "link" else "not a regular file"
+    with pytest.raises(UserError, match=wrong), atomic.locked(path, "taken"):
+        pass
+    with pytest.raises(UserError, match=wrong):
+        atomic.append_line(path, "more")
+    assert outside.read_text() == "mine"
 
 
 def test_a_file_system_without_locks_is_not_taken_for_a_second_process(tmp_path, monkeypatch):

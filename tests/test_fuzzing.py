@@ -31,6 +31,8 @@ def test_some_of_every_kind_end_as_they_should(tmp_path: Path) -> None:
         "models",
         "weights",
         "paths",
+        "special files",
+        "poisoned models",
     ]
     record = tmp_path / "record.json"
     command = [sys.executable, EXPERIMENTS / "fuzz.py", "--here", "--kinds", *kinds, "--seed", "1"]
@@ -69,6 +71,7 @@ def test_the_judge_knows_a_good_end_from_a_bad_one(fuzzing: Any) -> None:
     assert judged("0", "", "") == []
     assert judged("2", "", "metavib: no.") == []
     assert judged("1", "", "1 image failed") == []
+    assert judged("0", '{"probability": NaN}', "") == ["an answer is not finite"]
     for ending, err in (("1", ""), ("2", " \n"), ("3", "why"), ("-11", ""), ("0", "Traceback (most recent")):
         assert len(judged(ending, "", err)) == 1
 

@@ -11,6 +11,7 @@ import torch
 
 from metavib.algorithms import ALGORITHMS, create
 from metavib.algorithms.base import Algorithm
+from metavib.algorithms.metavib import ProbabilisticClassifier
 from metavib.errors import UserError
 from metavib.model import ModelDescription, load_model, save_model
 from metavib.networks.backbones import DigitNetwork
@@ -20,11 +21,15 @@ CPU = torch.device("cpu")
 
 def built(name: str) -> Algorithm:
     torch.manual_seed(0)
-    return create(name, DigitNetwork(), 2, 3, ALGORITHMS[name].Config())
+    algorithm = create(name, DigitNetwork(), 2, 3, ALGORITHMS[name].Config())
+    if isinstance(
+        algorithm, ProbabilisticClassifier
+    ):  # what they predict with comes from the training images
+        algorithm.keep(0.1 * torch.randn(2, algorithm.backbone.feature_size))
+    return algorithm
 
 
-def saved(folder: Path, name: str, **changes: Any) -> Algorithm:
-    algorithm = built(name)
+def described(name: str, **changes: Any) -> ModelDescription:
     values: dict[str, Any] = {
         "algorithm": name,
         "method": {},
@@ -38,7 +43,12 @@ def saved(folder: Path, name: str, **changes: Any) -> Algorithm:
         "experiment": "e",
         "split": "s",
     }
-    save_model(folder, algorithm, ModelDescription(**(values | changes)))
+    return ModelDescription(**(values | changes))
+
+
+def saved(folder: Path, name: str, **changes: Any) -> Algorithm:
+    algorithm = built(name)
+    save_model(folder, algorithm, described(name, **changes))
     return algorithm
 
 
@@ -89,3 +99,63 @@ def test_a_model_with_weights_of_another_algorithm_is_refused(tmp_path: Path) ->
     saved(tmp_path, "metavib", algorithm="erm")
     with pytest.raises(UserError, match="unknown"):
         load_model(tmp_path, CPU)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"classes": ("cat", "cat")}, "two classes have the name 'cat'"),
+        ({"classes": ()}, "no classes"),
+        ({"classes": ("cat", "d\ud800g")}, "surrogates not allowed"),
+        ({"unseen_domain": "\udfff"}, "surrogates not allowed"),
+        ({"backbone": "telescope"}, "unknown backbone"),
+    ],
+)
+def test_a_description_that_no_answer_could_be_made_from_is_refused(
+    tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    saved(tmp_path, "erm", **change)
+    with pytest.raises(UserError, match=f"does not describe a model.*{said}"):
+        load_model(tmp_path, CPU)
+
+
+def test_a_file_that_is_larger_than_its_weights_can_be_is_not_read(tmp_path: Path) -> None:
+    saved(tmp_path, "erm")
+    with (tmp_path / "model.safetensors").open("ab") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(UserError, match="too large"):
+        load_model(tmp_path, CPU)
+
+
+# --- links ------------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_is_a_link_out_of_its_run_is_refused(tmp_path: Path) -> None:
+    saved(tmp_path / "elsewhere", "erm")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "model").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match="leads out of"):
+        load_model(tmp_path / "run", CPU)
+
+
+def test_a_link_that_the_user_names_is_followed_and_so_is_one_within_the_run(tmp_path: Path) -> None:
+    saved(tmp_path / "run" / "model-1", "erm")
+    (tmp_path / "run" / "model").symlink_to("model-1")
+    (tmp_path / "alias").symlink_to(tmp_path / "run")
+    for path in (tmp_path / "run", tmp_path / "alias", tmp_path / "alias" / "model"):
+        assert load_model(path, CPU)[1].algorithm == "erm"
+
+
+def test_a_model_in_the_cache_of_the_hub_is_links_into_its_blobs(tmp_path: Path) -> None:
+    store = tmp_path / "models--someone--digits"
+    snapshot = store / "snapshots" / "0123"
+    saved(store / "blobs", "erm")
+    snapshot.mkdir(parents=True)
+    for name in ("config.json", "model.safetensors"):
+        (snapshot / name).symlink_to(f"../../blobs/{name}")
+    assert load_model(snapshot, CPU)[1].algorithm == "erm"
+    saved(tmp_path / "elsewhere", "erm")
+    (snapshot / "config.json").unlink()
+    (snapshot / "config.json").symlink_to(tmp_path / "elsewhere" / "config.json")
+    with pytest.raises(UserError, match="leads out of"):
+        load_model(snapshot, CPU)

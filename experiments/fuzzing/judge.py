@@ -2,8 +2,9 @@
 
 A call is in order when it ends with 0, or with 1 or 2 and a reason on stderr, and never with a traceback;
 when nothing outside the named folders was to be opened for writing, made, moved or removed; when no process was to
-be started, and no name looked up for a pickle but torch's own few; and when no bomb went off. Python tells of each
-of these deeds before it is done, and the judge forbids it as well; connections are forbidden and not counted.
+be started, and no name looked up for a pickle but torch's own few; when no bomb went off, and when no answer is
+NaN. Python tells of each of these deeds before it is done, and the judge forbids it as well; connections are
+forbidden and not counted.
 """
 
 from __future__ import annotations
@@ -184,6 +185,8 @@ def judged(ending: str, out: str, err: str) -> list[str]:
     wrong = []
     if "Traceback" in err or "Traceback" in out:
         wrong.append("a traceback was shown")
+    if ending == "0" and ("NaN" in out or "Infinity" in out):
+        wrong.append("an answer is not finite")
     if ending in ("1", "2") and not err.strip():
         wrong.append(f"status {ending} without a reason")
     if ending not in ("0", "1", "2", "130", "cut off"):

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fuzzing.hostile_files import poisoned_models, special_files
 from fuzzing.judge import Judge
 from fuzzing.mutation import (
     HOSTILE,
@@ -352,4 +353,6 @@ KINDS: dict[str, Kind] = {
     "runs": runs,
     "weights": weights,
     "paths": paths,
+    "special files": special_files,
+    "poisoned models": poisoned_models,
 }

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from metavib.errors import UserError
+from metavib.untrusted import DoorError, opener
 
 try:
     import fcntl
@@ -59,9 +60,15 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
 
 
+def open_to_append(path: Path) -> IO[str]:
+    """A file to add text to; it may not be there yet."""
+    with _disk_errors_in_words(path):
+        return open(path, "a", encoding="utf-8", opener=opener)
+
+
 def append_line(path: Path, line: str) -> None:
     """One more line at the end of a file; whoever reads it must bear a last line that was cut off."""
-    with _disk_errors_in_words(path), path.open("a", encoding="utf-8") as file:
+    with _disk_errors_in_words(path), open_to_append(path) as file:
         file.write(line + "\n")
 
 
@@ -101,7 +108,7 @@ def _lock(path: Path, refusal: str) -> IO[str] | None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as opened:
         try:
-            file = opened.enter_context(path.open("a"))
+            file = opened.enter_context(open(path, "a", opener=opener))
             if fcntl is not None:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
@@ -132,7 +139,7 @@ def _remove_abandoned(path: Path) -> None:
     if fcntl is None:
         return
     for temporary in path.parent.glob(f".{glob.escape(path.name)}.????????.part"):
-        with contextlib.suppress(OSError), temporary.open("rb") as file:
+        with contextlib.suppress(OSError), open(temporary, "rb", opener=opener) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             temporary.unlink()
 
@@ -151,7 +158,9 @@ def _disk_errors_in_words(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if isinstance(error, DoorError):
+            reason = str(error)
+        elif error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             reason = "the disk is full. Free some space and call the same command again"
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             reason = "it may not be written. Choose another place with --out, or change the permissions"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +17,9 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from metavib import atomic
+from metavib import atomic, untrusted
 from metavib.errors import UserError
+from metavib.memory import free_memory_of_host
 from metavib.processes.group import Processes
 from metavib.run_directory import checksum
 
@@ -142,12 +142,13 @@ class _DamagedError(Exception):
 def _load(folder: Path, step: int, run: str) -> Checkpoint:
     tensors_path, values_path = _paths(folder, step)
     try:
-        record = json.loads(values_path.read_bytes())
-        content = tensors_path.read_bytes()
+        record = untrusted.read_json(values_path, untrusted.RECORD_BYTES, folder.parent)
+        content = untrusted.read(tensors_path, free_memory_of_host(), folder.parent)
     except FileNotFoundError as error:
         raise _DamagedError("lacks a file") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise _DamagedError("cannot be read") from error
+    except (OSError, ValueError) as error:
+        why = f" ({error})" if isinstance(error, untrusted.DoorError) else ""
+        raise _DamagedError(f"cannot be read{why}") from error
     if not isinstance(record, dict) or record.pop("check", None) != checksum(record):
         raise _DamagedError("is damaged (its record does not match its checksum)")
     if record.get("format") != FORMAT:

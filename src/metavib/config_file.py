@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from metavib import untrusted
 from metavib.errors import UserError, unknown_name
 
 
 def read_config(path: Path) -> dict[str, Any]:
     """The mapping in the file. YAML 1.2: `no` is a word and not false, a key stands once, no tags run code."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = untrusted.read_text(path, untrusted.RECORD_BYTES)
     except (OSError, ValueError) as error:  # no UTF-8, or a name that no file can have
         raise UserError(f"cannot read the configuration {path}: {error}") from error
     value = _from_json(path, text) if path.suffix == ".json" else _from_yaml(path, text)
@@ -77,8 +77,8 @@ def _text(path: Path, name: str, value: Any) -> str:
 
 def _from_json(path: Path, text: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return untrusted.json_from(text)
+    except ValueError as error:
         raise UserError(f"the configuration {path} is no valid JSON: {error}") from error
 
 

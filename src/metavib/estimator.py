@@ -176,12 +176,14 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """The probability of each class, in the order of `classes_`: the mean over the draws."""
         probabilities = np.concatenate([_numpy(some.probabilities()) for some in self._predictive(X)])
+        _require_finite(probabilities)
         return probabilities / probabilities.sum(axis=1, keepdims=True)
 
     def uncertainty(self, X: ArrayLike) -> Uncertainty:
         """How unsure each answer is: in total, and the model's part of it (zero for ERM)."""
         found = [(_numpy(some.entropy()), _numpy(some.model_entropy())) for some in self._predictive(X)]
         total, model = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        _require_finite(total)
         return Uncertainty(total, model)
 
     def _forget(self) -> None:
@@ -293,6 +295,16 @@ def _named(
             f"all samples come from one domain, {names.tolist()[0]!r}: give two or more, or leave domains out."
         )
     return names, numbers
+
+
+def _require_finite(answers: np.ndarray) -> None:
+    """NaN is no answer, but argmax would name a class."""
+    if not np.isfinite(answers).all():
+        rows = np.flatnonzero(~np.isfinite(answers.reshape(len(answers), -1)).all(axis=1))
+        raise UserError(
+            f"the answers for {len(rows)} samples, the first at row {rows[0]}, are not finite: their values are "
+            "too far from those of the training, or the weights were changed. Leave them out, or fit again."
+        )
 
 
 def _numpy(values: torch.Tensor) -> np.ndarray:

@@ -25,7 +25,7 @@ from metavib.cells import Cell, stackable_groups
 from metavib.errors import UserError
 from metavib.evaluate import AstrayError
 from metavib.optimization import NonFiniteError
-from metavib.run_directory import RunDirectory
+from metavib.run_directory import RunDirectory, members_of
 from metavib.runner import Known, Surroundings, open_run, take, train_and_measure
 from metavib.trainer import Progress, identity_of, slice_checkpoint
 
@@ -108,9 +108,8 @@ def _stacks(
     finished = {cell.experiment.identity() for cell in cells} - set(waiting)
     for folder in sorted({cell.out.parent / ".stacks" for cell in cells}):
         for members in sorted(folder.glob("*/members.json")):
-            try:
-                identities = json.loads(members.read_text())
-            except FileNotFoundError:  # another process beside us has just finished its own
+            identities = members_of(members)
+            if not identities:
                 continue
             mine = [waiting[identity] for identity in identities if identity in waiting]
             if len(mine) == len(identities) and not any(_has_checkpoint(cell) for cell in mine):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,19 +15,20 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from metavib import atomic
+from metavib import atomic, untrusted
 from metavib.algorithms import algorithm_named, create
 from metavib.algorithms.base import Algorithm
 from metavib.calibration import Calibration, calibration_from
 from metavib.data.pixel_range import PixelRange, pixel_range_from
 from metavib.data.transforms import Preprocessing
-from metavib.errors import UserError
+from metavib.errors import UserError, unknown_name
 from metavib.networks.backbone import Backbone
 from metavib.networks.backbones import BACKBONES, build_backbone
 from metavib.plain_values import made
 from metavib.randomness import key_of
 from metavib.run_directory import checksum, read_json
 from metavib.settings import Settings
+from metavib.soundness import fault_of_answers, fault_of_size, fault_of_weights
 
 FORMAT = 1
 
@@ -100,31 +104,35 @@ def model_folder(path: Path) -> Path:
     return path / "model" if (path / "model").is_dir() else path
 
 
+def places_of(path: Path) -> tuple[Path, ...]:
+    """Where the files of the model at this path may lie: below it, and nowhere else.
+
+    The hub's cache keeps a model as links from `models--NAME/snapshots/REVISION` into `models--NAME/blobs`.
+    """
+    real = path.resolve()
+    cached = real.parent.name == "snapshots" and real.parents[1].name.startswith("models--")
+    return (path, real.parents[1] / "blobs") if cached else (path,)
+
+
 def load_model(path: Path, device: torch.device) -> tuple[Algorithm, ModelDescription]:
-    """The model in a model directory, or in the run directory around it. Nothing in it is executed."""
-    folder = model_folder(path)
-    record = read_json(folder / "config.json")
-    if record.pop("check", None) != checksum(record):
-        raise UserError(
-            f"{folder}/config.json is damaged (it does not match its checksum). Train or copy it again."
-        )
-    if record.pop("format", None) != FORMAT:
-        raise UserError(f"{folder} is no model that this version reads (format {FORMAT}).")
-    try:
-        sha256 = record.pop("sha256")
-        calibration = calibration_from(record.pop("calibration", None))
-        description = replace(made(ModelDescription, record), calibration=calibration)
-        _ = description.pixel_range  # raises where it is none
-        config = algorithm_named(description.algorithm).Config(**description.method)
+    """The model in a model directory, or in the run directory around it. Nothing in it is executed.
+
+    A model that cannot answer, because its weights or its answers are not finite or all alike, is refused.
+    """
+    folder, places = model_folder(path), places_of(path)
+    description, config, sha256 = _described(folder, places)
+
+    def build() -> Algorithm:
         backbone = BACKBONES[description.backbone]()
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{folder}/config.json does not describe a model: {error}.") from error
-    if description.frozen_normalisation:
-        backbone.freeze_normalisation()
-    classes, domains = len(description.classes), len(description.source_domains)
-    algorithm = create(description.algorithm, backbone, classes, domains, config)
+        if description.frozen_normalisation:
+            backbone.freeze_normalisation()
+        classes, domains = len(description.classes), len(description.source_domains)
+        return create(description.algorithm, backbone, classes, domains, config)
+
+    _require_possible(build, folder)
+    algorithm = build()
     try:
-        content = (folder / "model.safetensors").read_bytes()
+        content = untrusted.read(folder / "model.safetensors", _most_bytes(algorithm), *places)
         if hashlib.sha256(content).hexdigest() != sha256:
             raise UserError(
                 f"{folder}/model.safetensors is damaged (sha256 differs). Train or copy it again."
@@ -134,12 +142,66 @@ def load_model(path: Path, device: torch.device) -> tuple[Algorithm, ModelDescri
         raise UserError(f"{folder}/model.safetensors cannot be loaded: {error}") from error
     # Channels last, as in training: on a CPU the other way takes three times as long for digits.
     laid_out: Algorithm = algorithm.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return laid_out.eval(), description
+    laid_out.eval()
+    if fault := fault_of_answers(laid_out, preprocessing_of(laid_out.backbone), device):
+        raise UserError(f"the model in {folder} cannot be used: {fault}. Train it again.")
+    return laid_out, description
+
+
+def _described(folder: Path, places: tuple[Path, ...]) -> tuple[ModelDescription, Settings, str]:
+    """What `config.json` says, with the settings of the method and the sha256 of the weights."""
+    record = read_json(folder / "config.json", *places)
+    if record.pop("check", None) != checksum(record):
+        raise UserError(
+            f"{folder}/config.json is damaged (it does not match its checksum). Train or copy it again."
+        )
+    if record.pop("format", None) != FORMAT:
+        raise UserError(f"{folder} is no model that this version reads (format {FORMAT}).")
+    try:
+        json.dumps(
+            record, ensure_ascii=False
+        ).encode()  # no half of a surrogate pair, which no answer could hold
+        sha256 = record.pop("sha256")
+        calibration = calibration_from(record.pop("calibration", None))
+        description = replace(made(ModelDescription, record), calibration=calibration)
+        _ = description.pixel_range  # raises where it is none
+        config = algorithm_named(description.algorithm).Config(**description.method)
+        if description.backbone not in BACKBONES:
+            raise unknown_name("backbone", description.backbone, BACKBONES)
+        counts = Counter(description.classes)
+        if repeated := [name for name, count in counts.items() if count > 1]:
+            raise ValueError(f"two classes have the name {repeated[0]!r:.50}")
+        if not counts:
+            raise ValueError("it has no classes")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{folder}/config.json does not describe a model: {error}.") from error
+    return description, config, sha256
+
+
+def _require_possible(build: Callable[[], Algorithm], folder: Path) -> None:
+    """Refuse a network that is too large. It is built without memory first: sizes are only numbers in a file."""
+    try:
+        with torch.device("meta"):
+            fault = fault_of_size(build())
+    except (RuntimeError, TypeError, ValueError, OverflowError, MemoryError) as error:
+        fault = f"its network cannot be built ({' '.join(str(error).split())[:100]})"
+    if fault:
+        raise UserError(f"{folder}/config.json does not describe a model that can be used: {fault}.")
+
+
+def _most_bytes(algorithm: Algorithm) -> int:
+    """What a file of these weights takes at most: as float64, with a line of the header for each."""
+    state = algorithm.state_dict()
+    return 8 * sum(tensor.numel() for tensor in state.values()) + 1024 * len(state) + (1 << 20)
 
 
 def _load_weights(algorithm: Algorithm, stored: dict[str, Tensor]) -> None:
     """All weights but those that only training needs; older models have them too."""
-    lacking, unknown = algorithm.load_state_dict(stored, strict=False)
-    lacking = [name for name in lacking if not name.startswith(algorithm.TRAINING_ONLY)]
+    own = algorithm.state_dict()
+    lacking = [name for name in own if name not in stored and not name.startswith(algorithm.TRAINING_ONLY)]
+    unknown = [name for name in stored if name not in own]
     if lacking or unknown:
         raise RuntimeError(f"weights are missing ({lacking[:3]}) or unknown ({unknown[:3]}).")
+    if fault := fault_of_weights(stored, own):
+        raise RuntimeError(f"{fault}. Train it again.")
+    algorithm.load_state_dict(stored, strict=False)

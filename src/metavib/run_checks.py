@@ -14,6 +14,7 @@ from metavib.experiment import Experiment, differences, experiment_from
 from metavib.plain_values import checked
 from metavib.provenance import FORMAT
 from metavib.run_directory import RunDirectory, read_json
+from metavib.untrusted import leads_out
 
 
 def check_directory(
@@ -26,6 +27,11 @@ def check_directory(
                 f"{directory.path} is there already and is no run directory. Choose another --out."
             )
         return None
+    for folder in (directory.checkpoints, directory.model):  # files are written there, and old ones removed
+        if leads_out(folder, directory.path):
+            raise UserError(
+                f"{folder} is a link that leads out of {directory.path}: put the folder itself there."
+            )
     record = read_json(directory.experiment)
     if record.get("format") != FORMAT:
         raise UserError(f"{directory.path} was made by another version of metavib. Choose another --out.")

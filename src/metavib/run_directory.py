@@ -20,8 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from metavib import atomic
+from metavib import atomic, untrusted
 from metavib.errors import UserError
+from metavib.settings import LARGEST_WHOLE_NUMBER
+
+LARGEST_LOGGED = 1e39  # a loss of float32 is smaller, and a drawing of larger numbers overflows
 
 
 @dataclass(frozen=True)
@@ -92,11 +95,16 @@ class RunDirectory:
         """Add a record to the information plane."""
         atomic.append_line(self.information, json.dumps(record, allow_nan=False))
 
-    def rewind_log(self, step: int) -> None:
-        """Forget what was recorded after this step, and all of it before the first: it will be recorded again."""
-        for path in (self.metrics, *([self.information] if self.information.exists() else [])):
-            kept = [record for record in _read_lines(path) if step > 0 and record["step"] <= step]
-            atomic.write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
+    def rewind_log(self, step: int) -> set[int]:
+        """Forget what was recorded after this step, and all of it before the first: it will be recorded again.
+
+        The steps whose losses are recorded still.
+        """
+        left: list[dict[str, Any]] = []
+        for path in (*([self.information] if self.information.exists() else []), self.metrics):
+            left = [record for record in _read_lines(path) if step > 0 and record["step"] <= step]
+            atomic.write_text(path, "".join(json.dumps(record) + "\n" for record in left))
+        return {record["step"] for record in left}
 
     def read_log(self) -> list[dict[str, Any]]:
         """The records of the training log; a last line cut off by a kill is passed over, as is any nonsense."""
@@ -122,23 +130,45 @@ class WatchedDirectory(RunDirectory):
     def log_information(self, record: dict[str, Any]) -> None:
         """The first process logs it."""
 
-    def rewind_log(self, step: int) -> None:
-        """The first process rewinds it."""
+    def rewind_log(self, step: int) -> set[int]:
+        """The first process rewinds it, and says what is lost."""
+        return set(range(step + 1))
 
 
 def _is_logged(name: str, value: Any) -> bool:
-    return isinstance(value, str) if name == "split" else type(value) in (int, float)
+    if name == "split":
+        return isinstance(value, str)
+    return type(value) in (int, float) and abs(value) <= LARGEST_LOGGED
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
+    try:
+        text = untrusted.read(path, untrusted.TABLE_BYTES, path.parent).decode(errors="replace")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
     records = []
-    if path.exists():
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            with contextlib.suppress(ValueError, RecursionError):
-                record = json.loads(line)
-                if isinstance(record, dict) and type(record.get("step")) is int:
-                    records.append(record)
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError):
+            record = untrusted.json_from(line)
+            step = record.get("step") if isinstance(record, dict) else None
+            if type(step) is int and 0 <= step <= LARGEST_WHOLE_NUMBER:
+                records.append(record)
     return records
+
+
+def members_of(path: Path) -> list[str]:
+    """The identities of the runs of a stack, as its `members.json` lists them; none where it is just gone."""
+    try:
+        found = untrusted.read_json(path, untrusted.RECORD_BYTES, path.parent.parent)
+    except FileNotFoundError:  # another process beside us has just finished its own
+        return []
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}. Remove {path.parent}.") from error
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise UserError(f"{path} does not list runs. Remove {path.parent}.")
+    return found
 
 
 def checksum(record: dict[str, Any]) -> str:
@@ -146,13 +176,13 @@ def checksum(record: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object that a run or a model is described by."""
+def read_json(path: Path, *within: Path) -> dict[str, Any]:
+    """A JSON object that a run or a model is described by; its file lies in one of the directories."""
     try:
-        value = json.loads(path.read_bytes())
+        value = untrusted.read_json(path, untrusted.RECORD_BYTES, *(within or (path.parent,)))
     except FileNotFoundError as error:
         raise UserError(f"{path} is missing: {path.parent} is no finished run or model directory.") from error
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
     if not isinstance(value, dict):
         raise UserError(f"{path} holds no JSON object.")

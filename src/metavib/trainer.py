@@ -258,9 +258,17 @@ class _Training:
             self.program.start(saved.step)
             self.saved_step = saved.step
         first = self.program.done
-        for run in self.runs:
-            run.directory.rewind_log(first)
-        return tuple(f"{complaint}; going on from step {first}" for complaint in complaints)
+        notes = [f"{complaint}; going on from step {first}" for complaint in complaints]
+        for run, state in zip(self.runs, self.states, strict=True):
+            recorded = run.directory.rewind_log(first)
+            reached = first if state.stopped is None else state.stopped
+            due = set(range(self.log_every, reached + 1, self.log_every)) if state.failure is None else set()
+            if lost := due - recorded:
+                notes.append(
+                    f"{run.directory.metrics} has lost {len(lost)} of {len(due)} records up to step {reached}: "
+                    "the curves of this run begin late, or have gaps; model and results do not depend on it"
+                )
+        return tuple(notes)
 
     @torch.no_grad()
     def finish(self) -> None:

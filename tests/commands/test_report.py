@@ -1,6 +1,7 @@
 """`metavib report`: the page and the files beside it, and a clear word for everything else."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -116,3 +117,81 @@ def test_the_help_names_every_figure(capsys):
         "- ", "-"
     )  # a name may be cut at the end of a line
     assert all(name in text for name in FIGURES)
+
+
+def changed(path, **values):
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+@pytest.mark.parametrize("name", [r"$\frac{$", "$", "$x$", r"\$", "a<b>&", "_^{", "%s{0}"])
+def test_a_class_is_no_formula(metavib, make_folder, training, tmp_path, page, name):
+    folder = make_folder(tmp_path / "own", classes=f"{name} dog")
+    assert metavib(*training(data=folder)).status == 0
+    status, _, err = metavib("report", tmp_path / "run", "-o", page)
+    assert status == 0, err
+    shown = name.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    assert shown in (page.parent / "page-figures" / "confusion.svg").read_text()
+    assert shown in page.read_text()
+
+
+def test_powers_of_ten_are_drawn_as_such(metavib, finished, page):
+    assert metavib("report", finished.run, "-o", page, "--figure", "training").status == 0
+    drawn = (page.parent / "page-figures" / "training.svg").read_text()
+    assert "mathdefault" not in re.sub("<!--.*?-->", "", drawn, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"mean": %s, "deviation": 0}' % ("9" * 400),
+        '{"mean": 1e400, "deviation": 0}',
+        '{"mean": 1e308, "deviation": 0}',
+        '{"mean": -5, "deviation": 0}',
+        '{"mean": NaN, "deviation": NaN}',
+        '{"mean": "high"}',
+    ],
+)
+def test_numbers_that_are_no_shares_do_not_reach_a_table(metavib, finished_copy, page, text):
+    path = finished_copy.run / "results.json"
+    record = json.loads(path.read_text())
+    record["unseen"]["accuracy"] = "HERE"
+    path.write_text(json.dumps(record).replace('"HERE"', text))
+    status, _, err = metavib("report", finished_copy.run, "-o", page, "--figure", "training")
+    assert "Traceback" not in err
+    assert (status, len(err.splitlines())) == (2, 1) or status == 0
+
+
+@pytest.mark.parametrize(
+    "names", [["a\ud800", "b"], ["\x1b[2J\0", "b"], ["x" * 100_000, "b"], ["a\u202e", "b"]]
+)
+def test_class_names_that_no_page_can_hold_are_made_readable(metavib, finished_copy, page, names):
+    changed(finished_copy.run / "results.json", classes=names, dataset=names[0], protocol=names[0])
+    with (finished_copy.run / "metrics.jsonl").open("a") as log:
+        log.write(json.dumps({"step": 3, "split": names[0], names[0]: 1.0}) + "\n")
+    status, _, err = metavib("report", finished_copy.run, "-o", page)
+    assert status == 0, err
+    text = page.read_text()
+    assert not {"\x1b", "\0", "\u202e"} & set(text)
+    assert len(text) < 5_000_000
+
+
+@pytest.mark.parametrize("classes", [[], [1, 2], [["cat"], "dog"], [{"a": 1}], [None]])
+def test_results_that_name_no_classes_are_damaged(refused, finished_copy, page, classes):
+    changed(finished_copy.run / "results.json", classes=classes)
+    assert "does not name its classes" in refused("report", finished_copy.run, "-o", page)
+
+
+def test_a_model_of_other_classes_than_the_images_is_not_asked(metavib, finished_copy, page):
+    changed(finished_copy.run / "results.json", classes=["cat", "dog", "cow"])
+    status, _, err = metavib("report", finished_copy.run, "-o", page)
+    assert status == 0
+    assert "name other classes than the images" in err
+
+
+@pytest.mark.parametrize("value", [1e308, -1e300, 10**299, 1e39])
+def test_a_log_of_numbers_that_no_drawing_can_hold_is_drawn_without_them(metavib, finished_copy, page, value):
+    with (finished_copy.run / "metrics.jsonl").open("a") as log:
+        for record in ({"step": 4, "classification": value}, {"step": 10**200, "classification": 1.0}):
+            log.write(json.dumps(record) + "\n")
+    status, _, err = metavib("report", finished_copy.run, "-o", page, "--figure", "training")
+    assert status == 0, err

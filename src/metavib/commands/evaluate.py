@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"there is no run directory {directory.path}.")
     experiment, recorded_split = recorded(directory)
     device = resolve_device(arguments.device)
-    algorithm, description = load_model(directory.model, device)
+    algorithm, description = load_model(directory.path, device)
     root = Path(arguments.data) if arguments.data else None
     dataset = experiment.dataset_in(root).read_by(description.pixel_range)
     domain = arguments.domain or experiment.target
@@ -44,6 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(
             f"the images changed since the run in {directory.path} was made: it would mix up roles."
         )
+    if description.classes != split.classes:
+        raise UserError(f"the model in {directory.path} has other classes than the images.")
     if domain in experiment.without:  # as unseen as the target
         split = split_domains(
             dataset,

@@ -145,7 +145,9 @@ def engine_of(arguments: argparse.Namespace, out: Path) -> Iterator[Engine]:
 
             atomic.make_folder(out)
             # Ray prints what it has to say of lost workers, and stdout is for --json.
-            stack.enter_context(contextlib.redirect_stdout(stack.enter_context(errors.open("a"))))
+            stack.enter_context(
+                contextlib.redirect_stdout(stack.enter_context(atomic.open_to_append(errors)))
+            )
             engine = RayEngine(
                 out,
                 address=arguments.address,

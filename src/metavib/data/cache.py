@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from metavib import untrusted
 from metavib.data import images
 from metavib.data.dataset import DomainImages, Progress, digest_of
 from metavib.data.pixel_range import OLDER, PixelRange
@@ -106,11 +107,12 @@ def bad_files(bad: Sequence[str]) -> UserError:
 def _load(entry: Path, size: int) -> DomainImages | None:
     """A complete entry, or None where there is none or it is damaged."""
     try:
-        index = json.loads((entry / "index.json").read_text())
+        index = untrusted.read_json(entry / "index.json", untrusted.TABLE_BYTES, entry.parent)
         shape = (len(index["kept"]), 3, size, size)
-        if len(index["digests"]) != shape[0] or (entry / "pixels.bin").stat().st_size != math.prod(shape):
-            return None
-        pixels = np.memmap(entry / "pixels.bin", dtype=np.uint8, mode="r", shape=shape)
+        with open(str(entry / "pixels.bin"), "rb", opener=untrusted.opener) as file:
+            if len(index["digests"]) != shape[0] or os.fstat(file.fileno()).st_size != math.prod(shape):
+                return None
+            pixels = np.memmap(file, dtype=np.uint8, mode="r", shape=shape)
         kept, digests, skipped = (tuple(index[name]) for name in ("kept", "digests", "skipped"))
         return DomainImages(pixels, kept, digests, skipped, index.get("clipped", 0))
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -194,14 +196,14 @@ def _hash(*parts: object) -> str:
 def _remembered(memo: Path) -> str:
     """The key that a memo holds; a name that no entry has where there is none, or a damaged one."""
     try:
-        key = memo.read_text()
+        key = untrusted.read_text(memo, untrusted.RECORD_BYTES, memo.parent)
     except (OSError, ValueError):
         return "none"
     return key if key.isalnum() else "none"
 
 
 def _write_synced(path: Path, text: str) -> None:
-    with path.open("w") as file:
+    with open(path, "w", opener=untrusted.opener) as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
@@ -210,7 +212,7 @@ def _write_synced(path: Path, text: str) -> None:
 @contextmanager
 def _locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
     """Holds the lock file in the block, or says False where another process does and we do not wait."""
-    with path.open("a") as file:
+    with open(path, "a", opener=untrusted.opener) as file:
         try:
             if fcntl:
                 fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)

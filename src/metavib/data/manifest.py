@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from metavib import untrusted
 from metavib.data.dataset import PARTS, Dataset, File, FileDataset
 from metavib.data.folder import NOT_UTF8, UNPRINTABLE
 from metavib.errors import UserError
@@ -56,7 +56,7 @@ def manifest_name(path: Path) -> str:
 def _rows(path: Path) -> Iterator[tuple[int, Fields]]:
     """Each line's number and fields."""
     try:
-        data = path.read_bytes()
+        data = untrusted.read(path, untrusted.TABLE_BYTES)
         text = data.decode("utf-8-sig")
     except OSError as error:
         raise UserError(f"cannot read {path} ({error.strerror}); check the path") from error
@@ -87,8 +87,8 @@ def _json_rows(path: Path, text: str) -> Iterator[tuple[int, Fields]]:
         if not content.strip():
             continue
         try:
-            fields = json.loads(content)
-        except (ValueError, RecursionError) as error:
+            fields = untrusted.json_from(content)
+        except ValueError as error:
             raise UserError(f"{path}, line {line}: not JSON ({error})") from error
         if not isinstance(fields, dict):
             raise UserError(f"{path}, line {line}: expected an object with {', '.join(COLUMNS)}")

@@ -6,6 +6,7 @@ import posixpath
 from collections.abc import Sequence
 from pathlib import Path
 
+from metavib import untrusted
 from metavib.data.dataset import Dataset, File, FileDataset
 from metavib.data.folder import scan_classes
 from metavib.errors import UserError
@@ -68,7 +69,7 @@ def _with_parts(files: Sequence[File], lists: Path, domain: str) -> list[File]:
 def _names_in(path: Path) -> list[str]:
     """The images of a list, whose lines are `domain/class/name.jpg label`."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = untrusted.read_text(path, untrusted.TABLE_BYTES).splitlines()
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}; put all twelve lists of PACS beside it, or none") from error
     return [_stem(line.rsplit(maxsplit=1)[0]) for line in lines if line.strip()]

@@ -42,11 +42,16 @@ class MLP(Staged):
     def standardise_by(self, features: Float[Tensor, "count inputs"]) -> None:
         """Take the mean and deviation of these features as those of all inputs; a constant one is centred only."""
         features = features.to(self.centre)
+        largest = features.abs().amax(dim=0)
+        # The square of 1e300 is infinite and that of 1e-300 is zero. A power of two changes no digit.
+        unit = torch.ones_like(largest).masked_fill(largest > 1e100, 2.0**600)
+        unit = unit.masked_fill(largest < 1e-100, 2.0**-600)
+        features, largest = features / unit, largest / unit
         deviation = features.std(dim=0, correction=0)
         # Rounding alone makes a constant feature deviate; divided by that, another value would be huge.
-        varies = deviation > 1e-12 * features.abs().amax(dim=0)
-        self.centre.copy_(features.mean(dim=0))
-        self.scale.copy_(torch.where(varies, deviation, 1.0))
+        varies = deviation > 1e-12 * largest
+        self.centre.copy_(features.mean(dim=0) * unit)
+        self.scale.copy_(torch.where(varies, deviation * unit, 1.0))
 
     def input_scale(self) -> Tensor:
         """That of each feature, which comes as it is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 from http.client import HTTPException
 from pathlib import Path
@@ -9,13 +10,15 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load
 from torch import Tensor
 
+from metavib import untrusted
 from metavib.errors import UserError
 from metavib.networks.backbone import Backbone
 
 _SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
+MOST_BYTES = 4 << 30  # of a file of weights
 _SHOWN = 5  # differing keys in an error: enough to see what kind of network the file holds
 
 
@@ -73,22 +76,27 @@ def _file_state(source: str) -> dict[str, Any]:
         raise UserError(
             f"weights {source!r}: not a file of weights; give one that ends in {', '.join(_SUFFIXES)}."
         )
-    return _read_safetensors(path) if path.suffix.lower() == ".safetensors" else _read_torch(path)
-
-
-def _read_safetensors(path: Path) -> dict[str, Any]:
     try:
-        return load_file(path)
-    except (SafetensorError, OSError) as error:
+        content = untrusted.read(path, MOST_BYTES)
+    except OSError as error:
+        raise UserError(f"weights {source!r}: cannot be read ({error}); give another file.") from error
+    safe = path.suffix.lower() == ".safetensors"
+    return _from_safetensors(path, content) if safe else _from_torch(path, content)
+
+
+def _from_safetensors(path: Path, content: bytes) -> dict[str, Any]:
+    try:
+        return load(content)
+    except SafetensorError as error:
         raise UserError(
             f"weights {str(path)!r}: cannot be read as safetensors ({error}); "
             "copy or download the file again."
         ) from error
 
 
-def _read_torch(path: Path) -> dict[str, Any]:
+def _from_torch(path: Path, content: bytes) -> dict[str, Any]:
     try:
-        state = torch.load(path, weights_only=True, map_location="cpu")
+        state = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
     except Exception as error:  # a damaged pickle raises almost anything
         # torch's own message is left out: it tells how to load the file by running its code.
         raise UserError(

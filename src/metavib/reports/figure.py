@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -85,10 +86,12 @@ def drawing(name: str, draw: Callable[[Any], None], *, width: float = 7.0, heigh
         "legend.frameon": False,
     }
     inked = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
-    with mpl.rc_context(settings | dict.fromkeys(inked, INK)):
+    with mpl.rc_context(settings | dict.fromkeys(inked, INK)), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of names that are too long, or of letters that the font lacks
         canvas = Canvas(figsize=(width, height), layout="constrained")
         canvas.patch.set_alpha(0.0)
         draw(canvas)
+        _without_formulas(canvas)
         for axes in canvas.axes:
             axes.patch.set_alpha(0.0)
         text = io.StringIO()
@@ -98,6 +101,20 @@ def drawing(name: str, draw: Callable[[Any], None], *, width: float = 7.0, heigh
         dots = io.BytesIO()
         FigureCanvasAgg(canvas).print_png(dots, metadata={"Software": None})
     return Drawing(text.getvalue()[text.getvalue().index("<svg") :], dots.getvalue())
+
+
+def _without_formulas(canvas: Any) -> None:
+    """A name is no formula, whatever stands in it. The powers of ten beside a logarithmic axis are."""
+    from matplotlib.text import Text
+
+    powers: set[int] = set()
+    for axes in canvas.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            if axis.get_scale() == "log":
+                powers |= {id(text) for text in axis.findobj(Text)}
+    for text in canvas.findobj(Text):
+        if id(text) not in powers:
+            text.set_parse_math(False)
 
 
 def for_a_page(svg: str, title: str) -> str:

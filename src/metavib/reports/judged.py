@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from metavib import untrusted
 from metavib.data.prepared import LabelledRows, open_sources, open_target
 from metavib.errors import UserError
 from metavib.evaluate import embed, shared_noise
@@ -74,11 +75,16 @@ def judge(run: RunRecord, data_root: Path | None, device: torch.device) -> Judge
     """Load the model and let it answer. Raises `UserError` where model or images are not there any more."""
     experiment = run.experiment
     assert experiment.target is not None, "nothing is held out"
-    algorithm, description = load_model(run.directory.model, device)
+    algorithm, description = load_model(run.directory.path, device)
     dataset = experiment.dataset_in(data_root).read_by(description.pixel_range)
     split = experiment.split_of(dataset)
     if split.digest(dataset) != run.results["split"]:
         raise UserError(f"the images changed since the run in {run.directory.path} was made.")
+    named = [untrusted.readable(name) for name in split.classes]
+    if description.classes != split.classes or run.results["classes"] != named:
+        raise UserError(
+            f"the model or the results in {run.directory.path} name other classes than the images."
+        )
     preprocessing = preprocessing_of(algorithm.backbone)
     sources = open_sources(dataset, split, preprocessing, device, skip_bad=True)
     target, _ = open_target(dataset, split, preprocessing, device, sources.digests, skip_bad=True)
@@ -93,6 +99,8 @@ def judge(run: RunRecord, data_root: Path | None, device: torch.device) -> Judge
             means = algorithm.predictive(features, None).probabilities()
             parts.append((drawn.probabilities(), drawn.by_classifier(), means))
         probabilities, by_classifier, at_mean = zip(*parts, strict=True)
+        if not all(part.isfinite().all() for part in (*probabilities, *at_mean)):
+            raise UserError(f"the model in {run.directory.path} gives answers that are not finite.")
         tensors = (
             embedded.labels,
             embedded.features,

@@ -45,12 +45,13 @@ class Page:
             autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
         )
         template = files("metavib.reports").joinpath("page.html.jinja").read_text(encoding="utf-8")
-        return surroundings.from_string(template).render(
+        html = surroundings.from_string(template).render(
             title=", ".join(dict.fromkeys(section.group.dataset for section in self.sections)),
             sections=[_section(section, number) for number, section in enumerate(self.sections, start=1)],
             problems=[{"path": str(problem.path), "why": problem.why} for problem in self.problems],
             version=__version__,
         )
+        return html.encode(errors="backslashreplace").decode()  # a path need not be UTF-8
 
 
 def _section(section: Section, number: int) -> dict[str, Any]:

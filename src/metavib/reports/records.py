@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from metavib import untrusted
 from metavib.algorithms import TITLES
 from metavib.errors import UserError
 from metavib.experiment import Experiment, experiment_from
@@ -118,16 +119,18 @@ def in_order(name: str) -> tuple[bool, float, str]:
 
 
 def _read(directory: RunDirectory) -> RunRecord | None:
-    record = read_json(directory.experiment)
+    record = untrusted.readable_values(read_json(directory.experiment))
     experiment = experiment_from(record["experiment"])
     if not directory.results.exists():
         return None
-    results = read_json(directory.results)
+    results = untrusted.readable_values(read_json(directory.results))
     wanted: dict[str, type] = {"dataset": str, "protocol": str, "classes": list, "seed": int}
     if experiment.target is not None:
         wanted["unseen"] = dict
     for name, kind in wanted.items():
         if not isinstance(results.get(name), kind):
             raise UserError(f"{directory.results} has no {name!r}")
-    log = [record for record in directory.read_log() if "step" in record]
+    if not results["classes"] or not all(isinstance(name, str) for name in results["classes"]):
+        raise UserError(f"{directory.results} does not name its classes")
+    log = [untrusted.readable_values(record) for record in directory.read_log() if "step" in record]
     return RunRecord(directory, experiment, results, tuple(log))

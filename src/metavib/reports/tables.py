@@ -175,8 +175,9 @@ def _measured(runs: Sequence[RunRecord], measure: Measure) -> dict[tuple[str, in
     found = {}
     for run in runs:
         entry = run.results["unseen"].get(measure.name)
-        if isinstance(entry, dict) and isinstance(entry.get("mean"), int | float):
-            found[run.target, run.experiment.seed] = 100 * float(entry["mean"])
+        mean = entry.get("mean") if isinstance(entry, dict) else None
+        if isinstance(mean, int | float) and 0 <= mean <= 1:  # a share of the images, as all measures here
+            found[run.target, run.experiment.seed] = 100 * float(mean)
     return found
 
 

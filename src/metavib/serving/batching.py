@@ -21,7 +21,7 @@ from PIL import UnidentifiedImageError
 from metavib.data.images import OtherDepth, describe
 from metavib.errors import UserError
 from metavib.serving.limits import LARGE_PIXELS, Limits
-from metavib.serving.predictions import Predictions
+from metavib.serving.predictions import NOT_FINITE, Predictions
 from metavib.serving.predictor import BATCH, Predictor
 from metavib.serving.refusals import Refusal, busy, our_fault, too_large
 from metavib.serving.threads import ModelThreads
@@ -229,9 +229,10 @@ class Batcher:
                 for piece in own:
                     piece.outcome, piece.pixels = failure, None
                 continue
-            first = 0
+            first, finite = 0, answers.finite  # one look for the whole batch
             for piece in own:
-                piece.outcome, piece.pixels = answers.part(slice(first, first + len(piece))), None
+                part = answers.part(slice(first, first + len(piece)))
+                piece.outcome, piece.pixels = part if finite or part.finite else _no_answer(piece), None
                 first += len(piece)
         self._deliver(pieces)
 
@@ -271,6 +272,11 @@ def _decode_one(piece: Piece) -> None:
         piece.pixels = predictor.decode(upload.content, upload.name)[None]
     else:
         piece.pixels = np.stack([predictor.pixels(image) for image in upload.pixels])
+
+
+def _no_answer(piece: Piece) -> Refusal:
+    what = f"{piece.upload.name or 'an image'}: {NOT_FINITE}"
+    return Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, what, "Use another model: train it again.")
 
 
 def _bad_image(error: UserError) -> Refusal:

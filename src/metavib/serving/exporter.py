@@ -141,8 +141,9 @@ def export(model: Path, kind: str, out: Path) -> Exported:
             content, answer = make(variant.eval(), facts)
             differences.append(_difference(variant, answer))
             if not differences[-1] <= TOLERANCE:  # also where it is NaN
-                raise RuntimeError(
-                    f"the exported {variant.name} variant differs from the model by {differences[-1]:.1e}"
+                raise UserError(
+                    f"the exported {variant.name} variant differs from the model by {differences[-1]:.1e}, more "
+                    f"than {TOLERANCE:.0e}: its numbers are too large. Nothing was written; train it again."
                 )
             contents[out / f"{variant.name}{SUFFIXES[kind]}"] = content
     # The description stands beside no other model's files: a folder without it is no export.

@@ -8,6 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from metavib.errors import UserError
+
+NOT_FINITE = "the model's answer is not finite: its weights are too large for this image"
+
+
+class NotFiniteError(UserError):
+    """The model computed numbers that are no answer."""
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -37,6 +45,18 @@ class Predictions:
 
     def __len__(self) -> int:
         return len(self.probabilities)
+
+    @property
+    def finite(self) -> bool:
+        """Whether these are answers. Where a probability is NaN the entropy is, and argmax would name a class."""
+        distances = self.distances is None or bool(np.isfinite(self.distances).all())
+        return distances and bool(np.isfinite(self.entropy).all())
+
+    def checked(self) -> Predictions:
+        """These, or `NotFiniteError`."""
+        if not self.finite:
+            raise NotFiniteError(NOT_FINITE)
+        return self
 
     def part(self, rows: slice) -> Predictions:
         """Some of the images."""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metavib import atomic
+from metavib import atomic, untrusted
 from metavib.algorithms.base import Algorithm
 from metavib.calibration import COVERAGE, check_coverage
 from metavib.data.images import decode_within, read
@@ -24,10 +24,11 @@ from metavib.device import resolve_device, widest_float
 from metavib.errors import UserError, unknown_name
 from metavib.evaluate import shared_noise
 from metavib.functional.predictive import Predictive, entropy
-from metavib.model import ModelDescription, load_model, model_folder, preprocessing_of, save_model
+from metavib.model import ModelDescription, load_model, model_folder, places_of, preprocessing_of, save_model
 from metavib.serving.hub import fetched, pushed
 from metavib.serving.pixels import decode_given, one_by_one
 from metavib.serving.predictions import Prediction, Predictions
+from metavib.terminal import say
 
 BATCH = 64
 MODES = ("sampled", "mean")
@@ -172,13 +173,15 @@ class Predictor:
         given = list(images)
         if not given:
             return []
-        return list(
-            self.classify(with_channels(self._stacked(given), self.preprocessing.channels), classifiers)
-        )
+        pixels = with_channels(self._stacked(given), self.preprocessing.channels)
+        return list(self.classify(pixels, classifiers).checked())
 
     @torch.no_grad()
     def classify(self, pixels: np.ndarray, classifiers: bool = True) -> Predictions:
-        """The same in columns, of uint8 [images, channels, size, size] with the model's own channels and size."""
+        """The same in columns, of uint8 [images, channels, size, size] with the model's own channels and size.
+
+        They are as the model gives them: whoever hands them on asks whether they are `finite`.
+        """
         batch = self.preprocessing(torch.from_numpy(np.ascontiguousarray(pixels)).to(self.device))
         embedded = self.algorithm.embed(batch)
         answer = self.algorithm.predictive(embedded, self.noise)
@@ -237,8 +240,18 @@ def load(
         raise UserError(f"there is no model directory {path}.")
     where = resolve_device(device)
     folder = model_folder(Path(path))
-    algorithm, description = load_model(folder, where)
+    algorithm, description = load_model(Path(path), where)
     predictor = Predictor(algorithm, description, where, seed, mode, coverage)
-    if (folder / "README.md").is_file():
-        predictor.card = (folder / "README.md").read_text(encoding="utf-8", errors="replace")
+    predictor.card = _card_of(folder / "README.md", Path(path))
     return predictor
+
+
+def _card_of(path: Path, model: Path) -> str:
+    """The text of a model card, where there is one. One that may not be read is left out, and that is said."""
+    try:
+        return untrusted.read(path, untrusted.RECORD_BYTES, *places_of(model)).decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        say(f"{path} is left out: {error}.")
+        return ""

@@ -43,7 +43,7 @@ _PROBLEMS = {
     408: "The body came too slowly",
     413: "Too many bytes, pixels or images",
     415: "No image, or none of a kind that is read",
-    422: "A damaged image, or an unknown option",
+    422: "A damaged image, an unknown option, or an answer that is not finite",
     503: "Too busy; Retry-After says when to come again",
 }
 _RESPONSES: dict[int | str, dict[str, Any]] = {

@@ -119,7 +119,7 @@ class LocalEngine(Engine):
             gpu = min(self.gpus, key=taken.count)
             environment["CUDA_VISIBLE_DEVICES"] = gpu
         atomic.make_folder(self.errors.parent)
-        with self.errors.open("a") as errors:
+        with atomic.open_to_append(self.errors) as errors:
             process = subprocess.Popen(  # our own module
                 [sys.executable, "-m", "metavib.sweep.worker"],
                 stdin=subprocess.PIPE,

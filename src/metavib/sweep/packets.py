@@ -5,7 +5,6 @@ A packet and what its worker says are plain JSON, so that any engine can carry t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 from metavib.capacity import WIDEST, pays
 from metavib.cells import Cell, stackable_groups
 from metavib.experiment import experiment_from
+from metavib.run_directory import members_of
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def packets_of(cells: Sequence[Cell], terms: Terms, device: torch.device, worker
     found = []
     for folder in sorted({cell.out.parent / ".stacks" for cell in cells}):
         for members in sorted(folder.glob("*/members.json")):
-            mine = [waiting.pop(one) for one in json.loads(members.read_text()) if one in waiting]
+            mine = [waiting.pop(one) for one in members_of(members) if one in waiting]
             if mine:
                 found.append(mine)
     for group in stackable_groups(list(waiting.values())):

@@ -21,7 +21,7 @@ from typing import Any, final
 
 import torch
 
-from metavib import __version__, atomic
+from metavib import __version__, atomic, untrusted
 from metavib.errors import UserError
 from metavib.sweep.engine import Engine, News
 from metavib.sweep.local_engine import LAST_MESSAGES
@@ -94,7 +94,9 @@ class RayEngine(Engine):
     def _new_folder(self) -> Path:
         """Where Ray keeps its sockets, whose names must be short. One that a killed driver left is removed."""
         note = self.root / ".ray"
-        former = Path(note.read_text()) if note.exists() else None
+        former = None
+        with contextlib.suppress(OSError, ValueError):  # there is none, or it is no note of ours
+            former = Path(untrusted.read_text(note, untrusted.RECORD_BYTES, self.root))
         if former and former.name.startswith("metavib-ray-") and former.parent == Path(tempfile.gettempdir()):
             shutil.rmtree(former, ignore_errors=True)
         folder = Path(tempfile.mkdtemp(prefix="metavib-ray-"))

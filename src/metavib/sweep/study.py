@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, final
 
-from metavib import atomic
+from metavib import atomic, untrusted
 from metavib.errors import UserError
 from metavib.randomness import key_of
 from metavib.sweep.search import Search, Setting
@@ -86,7 +86,10 @@ def open_journal(path: Path) -> Any:
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if path.exists():
-        content = path.read_bytes()
+        try:
+            content = untrusted.read(path, untrusted.TABLE_BYTES, path.parent)
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error}. Remove it to search from the start.") from error
         whole = content[: content.rfind(b"\n") + 1]
         if whole != content:  # a kill cut off the last line; what it said will be said again
             atomic.write_bytes(path, whole)

@@ -6,12 +6,14 @@ what makes the folder a run's; tensors and logs before the JSON of the checkpoin
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from metavib import atomic
+from metavib import atomic, untrusted
 from metavib.cells import Cell
+from metavib.errors import UserError
+from metavib.memory import free_memory_of_host
+from metavib.run_directory import members_of
 
 Files = dict[str, bytes | None]  # by their path below the sweep's folder; None for one that is gone
 
@@ -23,10 +25,10 @@ def gathered(root: Path, cells: Iterable[Cell]) -> dict[str, bytes]:
     folders = [cell.out for cell in own]
     for stacks in {cell.out.parent / ".stacks" for cell in own}:
         for members in stacks.glob("*/members.json"):
-            if identities & set(json.loads(members.read_text())):
+            if identities & set(members_of(members)):
                 folders.append(members.parent)
     return {
-        path.relative_to(root).as_posix(): path.read_bytes()
+        path.relative_to(root).as_posix(): _content(path, root)
         for folder in folders
         for path in sorted(folder.rglob("*"))
         if _counts(path) and path.parent.name != "model"
@@ -67,7 +69,7 @@ class Workspace:
             try:
                 version = self._version(path)
                 if self.sent.get(name) != version:
-                    found[name] = path.read_bytes()
+                    found[name] = _content(path, self.folder)
                     self.sent[name] = version
             except FileNotFoundError:  # an old checkpoint, deleted while we looked
                 continue
@@ -88,6 +90,13 @@ class Workspace:
     def _version(path: Path) -> tuple[int, int, int]:
         state = path.stat()
         return state.st_ino, state.st_size, state.st_mtime_ns
+
+
+def _content(path: Path, root: Path) -> bytes:
+    try:
+        return untrusted.read(path, free_memory_of_host(), root)
+    except untrusted.DoorError as error:
+        raise UserError(f"{path} cannot be read: {error}.") from error
 
 
 def _counts(path: Path) -> bool:
