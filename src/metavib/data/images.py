@@ -15,18 +15,40 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from metavib.data.dataset import digest_of
+from metavib.data.libtiff import silence_libtiff
+from metavib.data.screening import MAX_PIXEL_SCANS, screened
+from metavib.data.tiff_directory import TooMuch, sound_metadata
 from metavib.errors import UserError
+from metavib.memory import give_back
 from metavib.shapes import UInt8
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF")
 MAX_PIXELS = 100_000_000
+MAX_SIDE = 65_500  # as of JPEG; a row costs memory by itself
 MAX_BYTES = 200_000_000
+MAX_MEMORY = 512_000_000  # bytes that one image takes while it is decoded, beside its file
 _AHEAD = 256  # files decoded before the first of them is taken, at most
 _AHEAD_BYTES = 64 << 20  # what they may take
+
+_BAND = 1 << 20  # pixels that are worked on at a time, where an image is large
+_LARGE = 1 << 22  # pixels
+_WORTH_GIVING_BACK = 64 << 20  # bytes
+
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_ROWS_FROM_BELOW = {Image.Transpose.ROTATE_180, Image.Transpose.FLIP_TOP_BOTTOM}
+_COLUMNS_FROM_LEFT = {Image.Transpose.TRANSPOSE, Image.Transpose.ROTATE_270}
+_COLUMNS_FROM_RIGHT = {Image.Transpose.TRANSVERSE, Image.Transpose.ROTATE_90}
 
 _pillow_limit = threading.Lock()
 
@@ -36,6 +58,13 @@ class BadImage(UserError):
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name}: {reason}")
+
+
+class TooLarge(BadImage):
+    """An image that takes more bytes, pixels, time or memory than one may."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, f"is too large ({reason})")
 
 
 class Row(NamedTuple):
@@ -71,17 +100,44 @@ def describe(data: bytes, name: str) -> tuple[int, int, str]:
 
 def decode(data: bytes, name: str, size: int) -> UInt8[np.ndarray, "3 {size} {size}"]:
     """The image in RGB, upright, squashed to size x size (bilinear with antialiasing)."""
-    with _opened(data, name) as image:
-        # Lets a JPEG decoder leave out detail, down to twice the size that is needed.
-        image.draft(None, (2 * size, 2 * size))
+    with _opened(data, name, size) as image:
         image.load()
         return squashed(image, size)
 
 
 def squashed(image: Image.Image, size: int) -> UInt8[np.ndarray, "3 {size} {size}"]:
     """An opened image in RGB, upright, squashed to size x size (bilinear with antialiasing)."""
-    resized = _in_colour(_upright(image)).resize((size, size), Image.Resampling.BILINEAR)
+    if image.width * image.height > _LARGE and not _is_deep(
+        image.mode
+    ):  # those need the range of all their values
+        upright = _narrowed(image, size)
+    else:
+        upright = _in_colour(_upright(image))
+    resized = upright.resize((size, size), Image.Resampling.BILINEAR)
     return np.ascontiguousarray(np.asarray(resized).transpose(2, 0, 1))
+
+
+def _narrowed(image: Image.Image, size: int) -> Image.Image:
+    """In RGB, upright, and as wide as asked for; made band by band, so that no copy of the whole is made.
+
+    Pillow shrinks rows before it shrinks columns, so that the bits are those of the whole image at once.
+    """
+    (wide, high), turn = image.size, _turn_of(image)
+    down = wide if turn in _COLUMNS_FROM_LEFT | _COLUMNS_FROM_RIGHT else high
+    narrow = Image.new("RGB", (size, down))
+    step = max(1, _BAND * down // (wide * high))
+    for top in range(0, down, step):
+        bottom = min(top + step, down)
+        box = (0, top, wide, bottom)
+        if turn in _ROWS_FROM_BELOW:
+            box = (0, high - bottom, wide, high - top)
+        elif turn in _COLUMNS_FROM_LEFT:
+            box = (top, 0, bottom, high)
+        elif turn in _COLUMNS_FROM_RIGHT:
+            box = (wide - bottom, 0, wide - top, high)
+        band = _in_colour(_turned(image.crop(box), turn))
+        narrow.paste(band.resize((size, bottom - top), Image.Resampling.BILINEAR), (0, top))
+    return narrow
 
 
 def decode_all(root: Path, names: Sequence[str], size: int) -> Generator[Row]:
@@ -104,19 +160,40 @@ def decode_all(root: Path, names: Sequence[str], size: int) -> Generator[Row]:
 
 
 @contextmanager
-def _opened(data: bytes, name: str) -> Iterator[Image.Image]:
-    """The image with its header checked; whatever Pillow raises in the block becomes a `BadImage`."""
+def _opened(data: bytes, name: str, size: int | None = None) -> Iterator[Image.Image]:
+    """The image with its structure and header checked; whatever is raised in the block becomes a `BadImage`.
+
+    With a size, it is to be decoded: of a JPEG detail may be left out, down to twice that size. At the end of
+    the block its pixels are freed.
+    """
     _check_length(len(data), name)
     try:
+        file = screened(data)
+        if file is None:
+            raise UnidentifiedImageError(name)
         with _without_pillow_limit():
-            image = Image.open(io.BytesIO(data), formats=FORMATS)
+            image = Image.open(io.BytesIO(file.content), formats=(file.kind,))
         with image:
-            if image.width * image.height > MAX_PIXELS:
-                size = f"{image.width:,} x {image.height:,}"
-                raise BadImage(name, f"is too large ({size} pixels; the limit is {MAX_PIXELS:,} in all)")
-            yield image
+            _check_size(image, file.scans, name)
+            needed = file.bytes_per_pixel * image.width * image.height
+            if size is not None:
+                image.draft(None, (2 * size, 2 * size))
+            if size is not None or file.kind != "JPEG":
+                needed += _bytes_per_pixel(image.mode) * image.width * image.height
+            if needed > MAX_MEMORY:
+                raise TooLarge(name, f"{needed:,.0f} bytes to decode it; the limit is {MAX_MEMORY:,}")
+            if file.kind == "TIFF":
+                silence_libtiff()
+            try:
+                yield image
+            finally:
+                image.close()
+                if size is not None and needed > _WORTH_GIVING_BACK:
+                    give_back()
     except BadImage:
         raise
+    except TooMuch as error:
+        raise TooLarge(name, str(error)) from error
     except UnidentifiedImageError as error:
         raise BadImage(
             name, "is not a JPEG, PNG, WebP, BMP or TIFF image, or its header is damaged"
@@ -126,6 +203,16 @@ def _opened(data: bytes, name: str) -> Iterator[Image.Image]:
     ) as error:  # on hostile bytes Pillow raises nearly anything, MemoryError and struct.error too
         message = " ".join(str(error).split()) or type(error).__name__
         raise BadImage(name, f"is damaged or truncated ({message})") from error
+
+
+def _check_size(image: Image.Image, scans: int, name: str) -> None:
+    pixels, size = image.width * image.height, f"{image.width:,} x {image.height:,} pixels"
+    if pixels > MAX_PIXELS:
+        raise TooLarge(name, f"{size}; the limit is {MAX_PIXELS:,} in all")
+    if max(image.size) > MAX_SIDE:
+        raise TooLarge(name, f"{size}; the limit of a side is {MAX_SIDE:,}")
+    if pixels * scans > MAX_PIXEL_SCANS:
+        raise TooLarge(name, f"{size} in {scans:,} scans; the limit of both together is {MAX_PIXEL_SCANS:,}")
 
 
 @contextmanager
@@ -146,20 +233,45 @@ def _check_length(count: int, name: str) -> None:
     if count == 0:
         raise BadImage(name, "is empty")
     if count > MAX_BYTES:
-        raise BadImage(name, f"is too large ({count:,} bytes; the limit is {MAX_BYTES:,})")
+        raise TooLarge(name, f"{count:,} bytes; the limit is {MAX_BYTES:,}")
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """Turned as its EXIF orientation says."""
+    """Turned as its metadata says."""
+    return _turned(image, _turn_of(image))
+
+
+def _turn_of(image: Image.Image) -> Image.Transpose | None:
+    """What EXIF or XMP asks for; broken metadata must not cost an image whose pixels are fine."""
     try:
-        return ImageOps.exif_transpose(image)
-    except Exception:  # broken metadata must not cost an image whose pixels are fine
-        return image
+        exif = image.info.get("exif")
+        if exif is None and "Raw profile type exif" in image.info:  # as ImageMagick wrote it into PNG
+            exif = bytes.fromhex("".join(image.info["Raw profile type exif"].split("\n")[3:]))
+        if exif is not None and not sound_metadata(exif):
+            return None
+        return _TURNS.get(image.getexif().get(ExifTags.Base.Orientation))
+    except Exception:
+        return None
+
+
+def _turned(image: Image.Image, turn: Image.Transpose | None) -> Image.Image:
+    return image if turn is None else image.transpose(turn)
+
+
+def _is_deep(mode: str) -> bool:
+    return mode.startswith("I") or mode == "F"
+
+
+def _bytes_per_pixel(mode: str) -> int:
+    """That an image takes until it is in bytes."""
+    if _is_deep(mode):
+        return 20  # as it is and as floats, which are scaled
+    return 1 if mode in ("1", "L", "P") else 4
 
 
 def _in_colour(image: Image.Image) -> Image.Image:
     """RGB, with what is transparent over white."""
-    if image.mode.startswith("I") or image.mode == "F":
+    if _is_deep(image.mode):
         image = _eight_bit(image)
     elif image.has_transparency_data:
         layer = image.convert("RGBA")

@@ -18,7 +18,7 @@ from http import HTTPStatus
 import numpy as np
 from PIL import UnidentifiedImageError
 
-from metavib.data.images import describe
+from metavib.data.images import TooLarge, describe
 from metavib.errors import UserError
 from metavib.serving.limits import LARGE_PIXELS, Limits
 from metavib.serving.predictions import Predictions
@@ -274,6 +274,8 @@ def _decode_one(piece: Piece) -> None:
 
 
 def _bad_image(error: UserError) -> Refusal:
+    if isinstance(error, TooLarge):
+        return too_large(str(error), "Make it smaller: the model looks at a small copy anyway.")
     if isinstance(error.__cause__, UnidentifiedImageError):
         what_to_do = "Send a JPEG, PNG, WebP, BMP or TIFF image."
         return Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, str(error), what_to_do)
