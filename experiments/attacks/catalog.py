@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from attacks import never_reading
+from attacks import image_attacks, never_reading
 from attacks.place import Attack
 
 ATTACKS: dict[str, Attack] = {
     "never reading": Attack(
         never_reading.run, "515 connections, 1,000 times GET /page.js on each, nothing is read"
     ),
+    **image_attacks.ATTACKS,
 }

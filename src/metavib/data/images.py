@@ -29,7 +29,7 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 MAX_PIXELS = 100_000_000
 MAX_SIDE = 65_500  # as of JPEG; a row costs memory by itself
 MAX_BYTES = 200_000_000
-MAX_MEMORY = 512_000_000  # bytes that one image takes while it is decoded, beside its file
+MAX_MEMORY = 400_000_000  # bytes that one image takes while it is decoded, beside its file
 _AHEAD = 256  # files decoded before the first of them is taken, at most
 _AHEAD_BYTES = 64 << 20  # what they may take
 
@@ -173,9 +173,9 @@ def _opened(data: bytes, name: str, size: int | None = None) -> Iterator[Image.I
             raise UnidentifiedImageError(name)
         with _without_pillow_limit():
             image = Image.open(io.BytesIO(file.content), formats=(file.kind,))
-        with image:
+        needed = file.bytes_per_pixel * image.width * image.height
+        try:
             _check_size(image, file.scans, name)
-            needed = file.bytes_per_pixel * image.width * image.height
             if size is not None:
                 image.draft(None, (2 * size, 2 * size))
             if size is not None or file.kind != "JPEG":
@@ -184,12 +184,14 @@ def _opened(data: bytes, name: str, size: int | None = None) -> Iterator[Image.I
                 raise TooLarge(name, f"{needed:,.0f} bytes to decode it; the limit is {MAX_MEMORY:,}")
             if file.kind == "TIFF":
                 silence_libtiff()
-            try:
-                yield image
-            finally:
-                image.close()
-                if size is not None and needed > _WORTH_GIVING_BACK:
-                    give_back()
+            yield image
+        finally:
+            image.close()
+            # The pixels and the decoder's memory go now, though frames of an exception may still hold the image.
+            vars(image).clear()
+            del file
+            if size is not None and _WORTH_GIVING_BACK < needed <= MAX_MEMORY:
+                give_back()
     except BadImage:
         raise
     except TooMuch as error:
@@ -249,7 +251,7 @@ def _turn_of(image: Image.Image) -> Image.Transpose | None:
             exif = bytes.fromhex("".join(image.info["Raw profile type exif"].split("\n")[3:]))
         if exif is not None and not sound_metadata(exif):
             return None
-        return _TURNS.get(image.getexif().get(ExifTags.Base.Orientation))
+        return _TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
     except Exception:
         return None
 
@@ -274,7 +276,7 @@ def _in_colour(image: Image.Image) -> Image.Image:
     if _is_deep(image.mode):
         image = _eight_bit(image)
     elif image.has_transparency_data:
-        layer = image.convert("RGBA")
+        layer = image if image.mode == "RGBA" else image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
     return image.convert("RGB")
 

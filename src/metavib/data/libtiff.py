@@ -15,7 +15,7 @@ def silence_libtiff() -> None:
     functions have no names to be found by, and nothing happens.
     """
     with contextlib.suppress(ImportError, OSError, AttributeError):
-        from PIL import _imaging  # type: ignore[attr-defined]
+        from PIL import _imaging
 
         library = ctypes.CDLL(_imaging.__file__)  # names are looked up in what it is linked to as well
         for name in ("TIFFSetErrorHandler", "TIFFSetWarningHandler"):

@@ -28,6 +28,7 @@ _XMP = b"http://ns.adobe.com/xap/1.0/\0"
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _PNG_PIXELS = {b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"}
+_PNG_OTHERS = {b"IHDR", b"PLTE", b"tRNS", b"IEND", b"eXIf", b"tEXt", b"zTXt", b"iTXt"}
 _PNG_TEXT = (b"XML:com.adobe.xmp\0", b"Raw profile type exif\0")  # where an orientation may stand
 _PNG_KEPT = 16  # chunks beside the pixels'
 _CHUNK = struct.Struct(">I4s")
@@ -128,7 +129,7 @@ def _png(content: bytes) -> bytes:
         length, kind = _CHUNK.unpack_from(content, at)
         end = at + 12 + length
         keeps = kind in _PNG_PIXELS
-        if kind != b"IDAT" and (keeps or _oriented(kind, content[at + 8 : at + 40])):
+        if kind in _PNG_OTHERS and (keeps or kind == b"eXIf" or content.startswith(_PNG_TEXT, at + 8)):
             others += 1
             keeps = others <= _PNG_KEPT
         if keeps:
@@ -147,10 +148,6 @@ def _png(content: bytes) -> bytes:
     return b"".join(whole[start:end] for start, end in runs)
 
 
-def _oriented(kind: bytes, beginning: bytes) -> bool:
-    return kind == b"eXIf" or (kind in (b"tEXt", b"zTXt", b"iTXt") and beginning.startswith(_PNG_TEXT))
-
-
 def _webp(content: bytes) -> Screened:
     """Counts chunks, those of an animation too; the decoder shows the first frame only."""
     at = 12
@@ -166,7 +163,7 @@ def _webp(content: bytes) -> Screened:
 def _bmp(content: bytes) -> Screened:
     """Bounds run-length coding, the one kind whose cost is not that of the file's own bytes."""
     if len(content) >= 34 and int.from_bytes(content[14:18], "little") >= 40:
-        width, height, compression = struct.unpack_from("<ii8xI", content, 18)[:3]
+        width, height, compression = struct.unpack_from("<ii4xI", content, 18)
         work = abs(width * height) + len(content)
         if compression in (1, 2) and work > MAX_RUN_LENGTH_WORK:
             raise TooMuch(f"run-length coding is read up to {MAX_RUN_LENGTH_WORK:,} pixels and bytes")

@@ -89,8 +89,8 @@ def rebuilt(content: bytes) -> Rebuilt:
     directory = _Directory(content)
     directory.keep(_PIXELS)
     for tag, entry in directory.entries.items():
-        if tag in _LISTS and entry.count > MAX_PARTS:
-            raise TooMuch(f"{entry.count:,} strips or tiles; the limit is {MAX_PARTS:,}")
+        if tag in _LISTS and entry.values > MAX_PARTS:
+            raise TooMuch(f"{entry.values:,} strips or tiles; the limit is {MAX_PARTS:,}")
         if tag not in _LISTS and entry.size > _ENTRY_BYTES:
             raise TooMuch(f"{entry.size:,} bytes in the entry {tag} of its directory")
     compression = directory.number(_COMPRESSION, _RAW)
@@ -102,7 +102,7 @@ def rebuilt(content: bytes) -> Rebuilt:
     part = width * min(height, directory.number(_ROWS, height))
     if _TILES in directory.entries:
         part = directory.number(_TILE_WIDTH, 0) * directory.number(_TILE_HEIGHT, 0)
-        tiled = part * directory.entries[_TILES].count
+        tiled = part * directory.entries[_TILES].values
         if tiled > max(4 * width * height, 1 << 24):
             raise TooMuch(f"{tiled:,} pixels in tiles, of an image of {width * height:,}")
     held = 4.0 if directory.number(_ORIENTATION, 1) > 1 else 0.0  # Pillow turns a copy
@@ -124,14 +124,14 @@ def sound_metadata(exif: bytes) -> bool:
 class _Entry(NamedTuple):
     tag: int
     kind: int
-    count: int
+    values: int  # how many
     field: bytes  # the values, or where they lie
     line: bytes  # as it stands in the file
 
     @property
     def size(self) -> int:
         """Bytes of all values."""
-        return _SIZES.get(self.kind, 0) * self.count
+        return _SIZES.get(self.kind, 0) * self.values
 
 
 class _Directory:
@@ -169,7 +169,7 @@ class _Directory:
     def _numbers(self, tag: int) -> np.ndarray:
         """The values of an entry; none where there is no such entry."""
         entry = self.entries.get(tag)
-        if entry is None or not entry.count:
+        if entry is None or not entry.values:
             return np.zeros(0)
         if (kind := _WHOLE_NUMBERS.get(entry.kind)) is None:
             raise ValueError(f"the entry {tag} of the directory has no whole numbers")
@@ -178,7 +178,7 @@ class _Directory:
             source, (begin,) = self.content, struct.unpack(self.offset, source)
         if begin + entry.size > len(source):
             raise ValueError(f"the entry {tag} of the directory is cut off")
-        return np.frombuffer(source, np.dtype(self.order + kind), entry.count, begin)
+        return np.frombuffer(source, np.dtype(self.order + kind), entry.values, begin)
 
     def number(self, tag: int, default: int) -> int:
         """The first value of an entry."""
@@ -193,9 +193,7 @@ class _Directory:
         """The file as it is, with a directory of these entries at its end and nothing after it."""
         padding = bytes(len(self.content) % 2)
         at = struct.pack(self.offset, len(self.content) + len(padding))
-        parts = [self.content[: self.start] + at, memoryview(self.content)[self.start + len(at) :], padding]
-        parts += [
-            struct.pack(self.count, len(self.entries)),
-            *(entry.line for entry in self.entries.values()),
-        ]
-        return b"".join([*parts, bytes(len(at))])
+        lines = b"".join(entry.line for entry in self.entries.values())
+        directory = struct.pack(self.count, len(self.entries)) + lines + bytes(len(at))
+        rest = memoryview(self.content)[self.start + len(at) :]
+        return b"".join((self.content[: self.start], at, rest, padding, directory))
