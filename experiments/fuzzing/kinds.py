@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fuzzing.image_parts import regrouped
 from fuzzing.judge import Judge
 from fuzzing.mutation import (
     HOSTILE,
@@ -168,7 +169,7 @@ def images(judge: Judge, place: Place, random: random.Random) -> None:
         path = folder / f"{number}.{random.choice((suffix, suffix, 'jpg'))}"
         good = (place.root / "pictures" / f"good.{suffix}").read_bytes()
         path.write_bytes(
-            mutated(good, random)
+            random.choice((mutated, regrouped))(good, random)
             if random.random() < 0.95
             else random.choice(list(pickle_bombs(place.marker).values()))
         )

@@ -297,10 +297,22 @@ def test_bands_keep_palettes_and_what_is_transparent(monkeypatch: pytest.MonkeyP
     np.testing.assert_array_equal(decode(content, "a", 24), whole)
 
 
-def test_libtiff_says_nothing_of_its_own(tmp_path) -> None:
+def damaged_strip() -> bytes:
     content = bytearray(saved(photograph(), "TIFF", compression="tiff_lzw"))
     content[200:2000] = bytes(1800)
-    path = tmp_path / "a.tif"
+    return bytes(content)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        damaged_strip,
+        lambda: bombs.tiff(64, 64, (273, 4, 1, 8), (279, 4, 1, 99), data=bytes(9), compression=8),
+        lambda: bombs.tiff(64, 64, (273, 4, 1, 8), (277, 3, 1, 40), (279, 4, 1, 9), data=bytes(9)),
+    ],
+)
+def test_neither_libtiff_nor_pillow_write_lines_of_their_own(make: Callable[[], bytes], tmp_path) -> None:
+    content, path = make(), tmp_path / "a.tif"
     path.write_bytes(content)
     code = "import sys; sys.path[:0] = sys.argv[2:]; from pathlib import Path; from metavib.data.images import *\n"
     code += "try: decode(Path(sys.argv[1]).read_bytes(), 'a', 8)\nexcept BadImage as bad: print(bad)"

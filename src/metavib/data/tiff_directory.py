@@ -15,6 +15,7 @@ import numpy as np
 MAX_PARTS = 32_768  # strips and tiles here, segments and chunks of other formats
 
 _ENTRIES = 4096  # of a directory; a usual one has 20
+_SAMPLES_READ = 6
 _ENTRY_BYTES = 1 << 20  # of one that is no list of parts
 _SIZES = {
     1: 1,
@@ -96,6 +97,8 @@ def rebuilt(content: bytes) -> Rebuilt:
     compression = directory.number(_COMPRESSION, _RAW)
     if compression not in _READ:
         raise ValueError(f"the TIFF compression {compression} is not read")
+    if (samples := directory.number(_SAMPLES, 1)) > _SAMPLES_READ:  # of which Pillow would log a line
+        raise ValueError(f"{samples:,} samples a pixel are not read")
     if any(directory.sum(tag) > 2 * len(content) for tag in (_STRIP_BYTES, _TILE_BYTES)):
         raise ValueError("strips or tiles have more bytes than the file")
     width, height = directory.number(_WIDTH, 0), directory.number(_HEIGHT, 0)
@@ -107,8 +110,7 @@ def rebuilt(content: bytes) -> Rebuilt:
             raise TooMuch(f"{tiled:,} pixels in tiles, of an image of {width * height:,}")
     held = 4.0 if directory.number(_ORIENTATION, 1) > 1 else 0.0  # Pillow turns a copy
     if compression != _RAW:
-        sample_bytes = directory.number(_SAMPLES, 1) * directory.number(_BITS, 1) / 8
-        held += max(4.0, sample_bytes) * part / max(width * height, 1)
+        held += max(4.0, samples * directory.number(_BITS, 1) / 8) * part / max(width * height, 1)
     return Rebuilt(directory.at_the_end(), compression == _JPEG, part, held)
 
 
@@ -154,9 +156,8 @@ class _Directory:
                 raise TooMuch(f"{count:,} entries in its directory")
             at += struct.calcsize(self.count)
             for begin in range(at, at + count * line.size, line.size):
-                self.lines.append(
-                    _Entry(*line.unpack_from(content, begin), content[begin : begin + line.size])
-                )
+                tag, kind, values, field = line.unpack_from(content, begin)
+                self.lines.append(_Entry(tag, kind, values, field, content[begin : begin + line.size]))
         except struct.error as error:
             raise ValueError("the directory is cut off") from error
 
