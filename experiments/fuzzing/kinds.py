@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzzing.hostile_files import poisoned_models, special_files
+from fuzzing.image_parts import regrouped
 from fuzzing.judge import Judge
 from fuzzing.mutation import (
     HOSTILE,
@@ -169,7 +170,7 @@ def images(judge: Judge, place: Place, random: random.Random) -> None:
         path = folder / f"{number}.{random.choice((suffix, suffix, 'jpg'))}"
         good = (place.root / "pictures" / f"good.{suffix}").read_bytes()
         path.write_bytes(
-            mutated(good, random)
+            random.choice((mutated, regrouped))(good, random)
             if random.random() < 0.95
             else random.choice(list(pickle_bombs(place.marker).values()))
         )

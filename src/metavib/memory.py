@@ -87,7 +87,13 @@ def give_back_if_short() -> None:
     near. Whoever reads images as they are needed calls this between two batches.
     """
     if sys.platform == "linux" and free_memory_of_host() < max(SHORT, _taken().get("resident", 0) // 8):
-        malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        give_back()
+
+
+def give_back() -> None:
+    """Give what was freed back to the system, as after something much larger than what usually comes."""
+    if sys.platform == "linux":
+        malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none
         if malloc_trim is not None:
             malloc_trim(0)
 

@@ -13,7 +13,7 @@ from metavib.data.arrays import (
     random_domains,
     sources_of,
 )
-from metavib.data.images import squashed
+from metavib.data.shrinking import squashed
 from metavib.data.storage import ImageStore
 from metavib.data.transforms import Augmentation, Preprocessing, prepare
 from metavib.errors import UserError

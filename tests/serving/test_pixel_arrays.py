@@ -20,6 +20,12 @@ def saved(array: np.ndarray, **options: bool) -> bytes:
     return file.getvalue()
 
 
+def with_header(values: bytes, data: bytes = b"abcd") -> bytes:
+    """A file of version 2 with these values, which numpy would not write."""
+    header = b"{" + values + b"}\n"
+    return b"\x93NUMPY\x02\0" + len(header).to_bytes(4, "little") + header + data
+
+
 def some(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
 
@@ -57,6 +63,22 @@ def test_a_longer_header_is_read_too():
         (saved(some(2, 4, 4)) + b"x", 422),
         (saved(some(2, 4, 4)).replace(b"(2, 4, 4)", b"(-2,4, 4)"), 422),
         (saved(some(2, 10, 10)).replace(b"(2, 10, 10)", b"(2,99**99,9)"), 415),
+        (
+            with_header(b"'descr': '|u1', 'fortran_order': False, 'shape': (0x" + b"f" * 5000 + b", 2, 2), "),
+            415,
+        ),
+        (
+            with_header(b"'descr': '|u1', 'fortran_order': False, 'shape': (" + b"9" * 5000 + b", 2, 2), "),
+            415,
+        ),
+        (with_header(b"'descr': '|u1', 'fortran_order': False, 'shape': (" + b"9" * 190 + b", 2, 2), "), 415),
+        (with_header(b"'descr': '|u1', 'fortran_order': False, 'shape': (True, True, True), "), 415),
+        (with_header(b"'descr': '|u1', 'fortran_order': False, 'shape': (1_0, 2, 2), "), 415),
+        (with_header(b"'descr': '|u1', 'fortran_order': False, 'shape': (1,, 2, 2), "), 415),
+        (with_header(b"'descr': '|u1', 'fortran_order': False, 'shape': (), "), 415),
+        (with_header(b"'descr': [('\\ud800', '|u1')], 'fortran_order': False, 'shape': (1, 2, 2), "), 415),
+        (with_header(b"'descr': 'u3', 'fortran_order': False, 'shape': (1, 2, 2), "), 415),
+        (with_header(b"'descr': '|u1', 'fortran_order': 1, 'shape': (1, 2, 2), "), 415),
         (saved(some(65, 1, 1)), 413),
         (saved(some(1, 11, 10)), 413),
         (saved(some(1, 9, 9)), 413),
@@ -67,6 +89,24 @@ def test_what_is_no_array_of_images_is_refused_with_a_remedy(content, status):
         images_of(content, Limits(image_bytes=100, image_pixels=80))
     assert refusal.value.status == status
     assert refusal.value.what_to_do
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        b"'descr': '|u1', 'fortran_order': False, 'shape': (1, 2, 2), ",
+        b"'shape': (1, 2, 2), 'fortran_order': False, 'descr': '|u1'",
+        b'"descr":"<u1","fortran_order":False,"shape":(1,2,2)',
+    ],
+)
+def test_headers_of_other_writers_are_read(values):
+    assert images_of(with_header(values), Limits()).tolist() == [[[97, 98], [99, 100]]]
+
+
+def test_a_side_is_bounded_by_itself_since_each_row_costs_memory():
+    with pytest.raises(Refusal, match="413") as refusal:
+        images_of(saved(np.zeros((1, 65_501, 1), np.uint8)), Limits())
+    assert "a side of more than 65,500" in refusal.value.error
 
 
 def test_mutations_are_answered_or_refused():

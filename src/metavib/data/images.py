@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageFile, UnidentifiedImageError
 
 from metavib import untrusted
 from metavib.data.dataset import digest_of
@@ -26,17 +26,25 @@ from metavib.data.deep_images import (
     values_of,
     why_unreadable,
 )
+from metavib.data.libtiff import silence_libtiff
 from metavib.data.pixel_range import EIGHT_BIT, OLDER, Extremes, PixelRange
+from metavib.data.screening import MAX_PIXEL_SCANS, screened
+from metavib.data.shrinking import squashed, upright
+from metavib.data.tiff_directory import TooMuch
 from metavib.errors import UserError
 from metavib.foreign_text import visible
+from metavib.memory import give_back
 from metavib.shapes import UInt8
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF")
 MAX_PIXELS = 100_000_000
+MAX_SIDE = 65_500  # as of JPEG; a row costs memory by itself
 MAX_BYTES = 200_000_000
+MAX_MEMORY = 400_000_000  # bytes that one image takes while it is decoded, beside its file
 _AHEAD = 256  # files decoded before the first of them is taken, at most
 _AHEAD_BYTES = 64 << 20  # what they may take
+
+_WORTH_GIVING_BACK = 64 << 20  # bytes
 
 _pillow_limit = threading.Lock()
 
@@ -71,6 +79,13 @@ class Scanned(NamedTuple):
     mode: str
     depth: str
     extremes: Extremes
+
+
+class TooLarge(BadImage):
+    """An image that takes more bytes, pixels, time or memory than one may."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, f"is too large ({reason})")
 
 
 class Row(NamedTuple):
@@ -129,15 +144,13 @@ def decode(
 
 def decode_within(data: bytes, name: str, size: int, pixel_range: PixelRange) -> Decoded:
     """The same, and whether it has values beyond the range. A file of another depth is refused."""
-    with _opened(data, name) as image:
+    with _opened(data, name, size) as image:
         layout = layout_of(image)
         if pixel_range != OLDER and layout.depth != pixel_range.depth:
             raise OtherDepth(name, layout.depth, pixel_range)
         if pixel_range.deep:
             scaled, clipped = _deep_values(image, layout, data, name).image(pixel_range)
             return Decoded(squashed(scaled, size), clipped)
-        # Lets a JPEG decoder leave out detail, down to twice the size that is needed.
-        image.draft(None, (2 * size, 2 * size))
         image.load()
         return Decoded(squashed(image, size), clipped=False)
 
@@ -145,7 +158,7 @@ def decode_within(data: bytes, name: str, size: int, pixel_range: PixelRange) ->
 def deep_grey(image: Image.Image, layout: Layout) -> DeepValues:
     """All bits of a deep grey image, upright."""
     image.load()
-    return values_of(_upright(image), layout)
+    return values_of(upright(image), layout)
 
 
 def _deep_values(image: Image.Image, layout: Layout, data: bytes, name: str) -> DeepValues:
@@ -158,13 +171,7 @@ def _deep_values(image: Image.Image, layout: Layout, data: bytes, name: str) -> 
     with _opened(data, name) as again:
         turn_to_low_bytes(again, layout)
         again.load()
-        return values_of(_upright(image), layout, _upright(again))
-
-
-def squashed(image: Image.Image, size: int) -> UInt8[np.ndarray, "3 {size} {size}"]:
-    """An opened image in RGB, upright, squashed to size x size (bilinear with antialiasing)."""
-    resized = _in_colour(_upright(image)).resize((size, size), Image.Resampling.BILINEAR)
-    return np.ascontiguousarray(np.asarray(resized).transpose(2, 0, 1))
+        return values_of(upright(image), layout, upright(again))
 
 
 def decode_all(
@@ -192,19 +199,42 @@ def decode_all(
 
 
 @contextmanager
-def _opened(data: bytes, name: str) -> Iterator[ImageFile.ImageFile]:
-    """The image with its header checked; whatever Pillow raises in the block becomes a `BadImage`."""
+def _opened(data: bytes, name: str, size: int | None = None) -> Iterator[ImageFile.ImageFile]:
+    """The image with its structure and header checked; whatever is raised in the block becomes a `BadImage`.
+
+    With a size, it is to be decoded: of a JPEG detail may be left out, down to twice that size. At the end of
+    the block its pixels are freed.
+    """
     _check_length(len(data), name)
     try:
+        file = screened(data)
+        if file is None:
+            raise UnidentifiedImageError(name)
         with _without_pillow_limit():
-            image = Image.open(io.BytesIO(data), formats=FORMATS)
-        with image:
-            if image.width * image.height > MAX_PIXELS:
-                size = f"{image.width:,} x {image.height:,}"
-                raise BadImage(name, f"is too large ({size} pixels; the limit is {MAX_PIXELS:,} in all)")
+            image = Image.open(io.BytesIO(file.content), formats=(file.kind,))
+        needed = file.bytes_per_pixel * image.width * image.height
+        try:
+            _check_size(image, file.scans, name)
+            if size is not None:
+                image.draft(None, (2 * size, 2 * size))
+            if size is not None or file.kind != "JPEG":
+                needed += _bytes_per_pixel(image) * image.width * image.height
+            if needed > MAX_MEMORY:
+                raise TooLarge(name, f"{needed:,.0f} bytes to decode it; the limit is {MAX_MEMORY:,}")
+            if file.kind == "TIFF":
+                silence_libtiff()
             yield image
+        finally:
+            image.close()
+            # The pixels and the decoder's memory go now, though frames of an exception may still hold the image.
+            vars(image).clear()
+            del file
+            if size is not None and _WORTH_GIVING_BACK < needed <= MAX_MEMORY:
+                give_back()
     except BadImage:
         raise
+    except TooMuch as error:
+        raise TooLarge(name, str(error)) from error
     except UnidentifiedImageError as error:
         raise BadImage(
             name, "is not a JPEG, PNG, WebP, BMP or TIFF image, or its header is damaged"
@@ -214,6 +244,16 @@ def _opened(data: bytes, name: str) -> Iterator[ImageFile.ImageFile]:
     ) as error:  # on hostile bytes Pillow raises nearly anything, MemoryError and struct.error too
         message = " ".join(str(error).split()) or type(error).__name__
         raise BadImage(name, f"is damaged or truncated ({message})") from error
+
+
+def _check_size(image: Image.Image, scans: int, name: str) -> None:
+    pixels, size = image.width * image.height, f"{image.width:,} x {image.height:,} pixels"
+    if pixels > MAX_PIXELS:
+        raise TooLarge(name, f"{size}; the limit is {MAX_PIXELS:,} in all")
+    if max(image.size) > MAX_SIDE:
+        raise TooLarge(name, f"{size}; the limit of a side is {MAX_SIDE:,}")
+    if pixels * scans > MAX_PIXEL_SCANS:
+        raise TooLarge(name, f"{size} in {scans:,} scans; the limit of both together is {MAX_PIXEL_SCANS:,}")
 
 
 @contextmanager
@@ -234,35 +274,12 @@ def _check_length(count: int, name: str) -> None:
     if count == 0:
         raise BadImage(name, "is empty")
     if count > MAX_BYTES:
-        raise BadImage(name, f"is too large ({count:,} bytes; the limit is {MAX_BYTES:,})")
+        raise TooLarge(name, f"{count:,} bytes; the limit is {MAX_BYTES:,}")
 
 
-def _upright(image: Image.Image) -> Image.Image:
-    """Turned as its EXIF orientation says."""
-    try:
-        return ImageOps.exif_transpose(image)
-    except Exception:  # broken metadata must not cost an image whose pixels are fine
-        return image
-
-
-def _in_colour(image: Image.Image) -> Image.Image:
-    """RGB, with what is transparent over white."""
-    if image.mode.startswith("I") or image.mode == "F":
-        image = _eight_bit(image)
-    elif image.has_transparency_data:
-        layer = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
-    return image.convert("RGB")
-
-
-def _eight_bit(image: Image.Image) -> Image.Image:
-    """Deep grey values as bytes: from 0..1 (float) or 0..65535 (integer), else from their own range."""
-    values = np.array(image, dtype=np.float32)
-    np.nan_to_num(values, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
-    low, high = 0.0, 1.0 if image.mode == "F" else 65535.0
-    if values.min() < low or values.max() > high:
-        low, high = float(values.min()), float(values.max())
-    with np.errstate(over="ignore"):
-        values -= low
-    values *= 255.0 / (high - low) if high > low else 0.0
-    return Image.fromarray(np.rint(values).clip(0, 255).astype(np.uint8))
+def _bytes_per_pixel(image: Image.Image) -> int:
+    """That an image takes until it is in bytes."""
+    layout = layout_of(image)
+    if layout.depth != EIGHT_BIT:
+        return 24 if layout.colour else 20  # as it is, its two bytes apart or as floats, and scaled
+    return 1 if image.mode in ("1", "L", "P") else 4

@@ -18,7 +18,7 @@ from http import HTTPStatus
 import numpy as np
 from PIL import UnidentifiedImageError
 
-from metavib.data.images import OtherDepth, describe
+from metavib.data.images import OtherDepth, TooLarge, describe
 from metavib.errors import UserError
 from metavib.serving.limits import LARGE_PIXELS, Limits
 from metavib.serving.predictions import NOT_FINITE, Predictions
@@ -280,6 +280,8 @@ def _no_answer(piece: Piece) -> Refusal:
 
 
 def _bad_image(error: UserError) -> Refusal:
+    if isinstance(error, TooLarge):
+        return too_large(str(error), "Make it smaller: the model looks at a small copy anyway.")
     if isinstance(error.__cause__, UnidentifiedImageError):
         what_to_do = "Send a JPEG, PNG, WebP, BMP or TIFF image."
         return Refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, str(error), what_to_do)

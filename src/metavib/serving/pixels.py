@@ -11,8 +11,9 @@ from PIL import Image
 from torch import Tensor
 
 from metavib.data.deep_images import DeepValues, layout_of
-from metavib.data.images import Decoded, OtherDepth, deep_grey, squashed
+from metavib.data.images import Decoded, OtherDepth, deep_grey
 from metavib.data.pixel_range import FLOAT, OLDER, SIXTEEN_BIT, PixelRange
+from metavib.data.shrinking import squashed
 from metavib.errors import UserError
 
 _CHANNELS = (1, 3, 4)
