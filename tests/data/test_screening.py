@@ -16,7 +16,7 @@ from attacks import image_bombs as bombs
 from attacks.image_bombs import BOMBS, chunk, chunks, png, saved, scans, segment
 from PIL import Image
 
-from metavib.data import images
+from metavib.data import images, shrinking
 from metavib.data.images import MAX_MEMORY, BadImage, TooLarge, decode
 from metavib.data.screening import screened
 from metavib.data.tiff_directory import MAX_PARTS
@@ -283,8 +283,8 @@ def test_an_image_made_in_bands_has_the_bits_of_the_whole(
     exif[0x0112] = orientation
     content = saved(photograph(91, 67, mode), "PNG", exif=exif)
     whole = decode(content, "a", 24)
-    monkeypatch.setattr(images, "_LARGE", 1000)
-    monkeypatch.setattr(images, "_BAND", 700)
+    monkeypatch.setattr(shrinking, "_LARGE", 1000)
+    monkeypatch.setattr(shrinking, "_BAND", 700)
     np.testing.assert_array_equal(decode(content, "a", 24), whole)
 
 
@@ -292,8 +292,8 @@ def test_bands_keep_palettes_and_what_is_transparent(monkeypatch: pytest.MonkeyP
     image = photograph().quantize(16)
     content = saved(image, "PNG", transparency=3)
     whole = decode(content, "a", 24)
-    monkeypatch.setattr(images, "_LARGE", 1000)
-    monkeypatch.setattr(images, "_BAND", 700)
+    monkeypatch.setattr(shrinking, "_LARGE", 1000)
+    monkeypatch.setattr(shrinking, "_BAND", 700)
     np.testing.assert_array_equal(decode(content, "a", 24), whole)
 
 
