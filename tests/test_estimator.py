@@ -350,3 +350,23 @@ def test_a_pipeline_passes_domains_on_without_routing(shifted: Data) -> None:
     pipeline.fit(samples, labels, metavibclassifier__domains=domains)
     assert list(pipeline[-1].domains_) == ["a", "b", "c", "d"]
     assert pipeline.predict(samples).shape == labels.shape
+
+
+@pytest.mark.parametrize("size", [1e300, 1e-300])
+def test_features_of_any_size_get_answers_of_their_own(size):
+    random = np.random.default_rng(0)
+    labels = np.arange(60) % 2
+    features = (random.normal(size=(60, 3)) + 3 * labels[:, None]) * size
+    fitted = MetaVIBClassifier(steps=30, random_state=0).fit(features, labels, np.arange(60) % 3)
+    assert len(np.unique(fitted.predict_proba(features))) > 10  # all others are saturated
+    assert fitted.score(features, labels) > 0.8
+
+
+def test_answers_that_are_not_finite_are_an_error_and_no_class():
+    random = np.random.default_rng(0)
+    features, labels = random.normal(size=(30, 3)), np.arange(30) % 2
+    fitted = MetaVIBClassifier(steps=3, random_state=0).fit(features, labels, np.arange(30) % 3)
+    far = np.where(np.arange(30)[:, None] == 7, 1e308, features)
+    for ask in (fitted.predict, fitted.predict_proba, fitted.uncertainty):
+        with pytest.raises(UserError, match="the first at row 7, are not finite"):
+            ask(far)

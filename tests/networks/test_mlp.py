@@ -83,3 +83,13 @@ def test_runs_can_be_stacked(network: MLP) -> None:
     together = vmap(lambda state: functional_call(network, state, (images,)))(stacked)
     for own, features in zip(others, together, strict=True):
         assert torch.allclose(own(images), features, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1e300, 1e-300, 1e200, 1.0])
+def test_features_of_any_size_are_told_apart(size):
+    mlp = MLP(2, 8)
+    features = torch.tensor([[1.0, 2.0], [-1.0, 3.0], [0.5, -2.0]], dtype=torch.float64) * size
+    mlp.standardise_by(features)
+    standard = mlp.standardised(features.view(3, 2, 1, 1))
+    torch.testing.assert_close(standard.mean(dim=0), torch.zeros(2), atol=1e-6, rtol=0)
+    torch.testing.assert_close(standard.std(dim=0, correction=0), torch.ones(2))
