@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
 
 from metavib.data.dataset import digest_of
 from metavib.data.libtiff import silence_libtiff
-from metavib.data.screening import MAX_PIXEL_SCANS, screened
+from metavib.data.screening import MAX_PIXEL_SCANS, Screened, screened
 from metavib.data.tiff_directory import TooMuch, sound_metadata
 from metavib.errors import UserError
 from metavib.memory import give_back
@@ -49,6 +49,8 @@ _TURNS = {
 _ROWS_FROM_BELOW = {Image.Transpose.ROTATE_180, Image.Transpose.FLIP_TOP_BOTTOM}
 _COLUMNS_FROM_LEFT = {Image.Transpose.TRANSPOSE, Image.Transpose.ROTATE_270}
 _COLUMNS_FROM_RIGHT = {Image.Transpose.TRANSVERSE, Image.Transpose.ROTATE_90}
+
+_METADATA = {"exif", "xmp", "Raw profile type exif", "XML:com.adobe.xmp"}  # where an orientation may stand
 
 _pillow_limit = threading.Lock()
 
@@ -171,8 +173,7 @@ def _opened(data: bytes, name: str, size: int | None = None) -> Iterator[Image.I
         file = screened(data)
         if file is None:
             raise UnidentifiedImageError(name)
-        with _without_pillow_limit():
-            image = Image.open(io.BytesIO(file.content), formats=(file.kind,))
+        image = _open_header(file)
         needed = file.bytes_per_pixel * image.width * image.height
         try:
             _check_size(image, file.scans, name)
@@ -186,7 +187,6 @@ def _opened(data: bytes, name: str, size: int | None = None) -> Iterator[Image.I
                 silence_libtiff()
             yield image
         finally:
-            image.close()
             # The pixels and the decoder's memory go now, though frames of an exception may still hold the image.
             vars(image).clear()
             del file
@@ -208,17 +208,17 @@ def _opened(data: bytes, name: str, size: int | None = None) -> Iterator[Image.I
 
 
 def _check_size(image: Image.Image, scans: int, name: str) -> None:
-    pixels, size = image.width * image.height, f"{image.width:,} x {image.height:,} pixels"
-    if pixels > MAX_PIXELS:
-        raise TooLarge(name, f"{size}; the limit is {MAX_PIXELS:,} in all")
-    if max(image.size) > MAX_SIDE:
-        raise TooLarge(name, f"{size}; the limit of a side is {MAX_SIDE:,}")
-    if pixels * scans > MAX_PIXEL_SCANS:
-        raise TooLarge(name, f"{size} in {scans:,} scans; the limit of both together is {MAX_PIXEL_SCANS:,}")
+    width, height = image.size
+    if width * height > MAX_PIXELS:
+        raise TooLarge(name, f"{width:,} x {height:,} pixels; the limit is {MAX_PIXELS:,} in all")
+    if width > MAX_SIDE or height > MAX_SIDE:
+        raise TooLarge(name, f"{width:,} x {height:,} pixels; the limit of a side is {MAX_SIDE:,}")
+    if width * height * scans > MAX_PIXEL_SCANS:
+        limit = f"the limit of both together is {MAX_PIXEL_SCANS:,}"
+        raise TooLarge(name, f"{width:,} x {height:,} pixels in {scans:,} scans; {limit}")
 
 
-@contextmanager
-def _without_pillow_limit() -> Iterator[None]:
+def _open_header(file: Screened) -> Image.Image:
     """Pillow's own limit is a warning, or an error that does not name the size: ours replaces it.
 
     It is a global of Pillow's, so it is put back at once, and one thread at a time opens a header.
@@ -226,7 +226,7 @@ def _without_pillow_limit() -> Iterator[None]:
     with _pillow_limit:
         limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
         try:
-            yield
+            return Image.open(io.BytesIO(file.content), formats=(file.kind,))
         finally:
             Image.MAX_IMAGE_PIXELS = limit
 
@@ -245,6 +245,10 @@ def _upright(image: Image.Image) -> Image.Image:
 
 def _turn_of(image: Image.Image) -> Image.Transpose | None:
     """What EXIF or XMP asks for; broken metadata must not cost an image whose pixels are fine."""
+    if isinstance(image, ImageFile.ImageFile) and not (
+        _METADATA & image.info.keys() or hasattr(image, "tag_v2")
+    ):
+        return None
     try:
         exif = image.info.get("exif")
         if exif is None and "Raw profile type exif" in image.info:  # as ImageMagick wrote it into PNG
