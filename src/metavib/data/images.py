@@ -28,7 +28,7 @@ from metavib.data.deep_images import (
 )
 from metavib.data.libtiff import silence_libtiff
 from metavib.data.pixel_range import EIGHT_BIT, OLDER, Extremes, PixelRange
-from metavib.data.screening import MAX_PIXEL_SCANS, screened
+from metavib.data.screening import MAX_PIXEL_SCANS, Screened, screened
 from metavib.data.shrinking import squashed, upright
 from metavib.data.tiff_directory import TooMuch
 from metavib.errors import UserError
@@ -210,8 +210,7 @@ def _opened(data: bytes, name: str, size: int | None = None) -> Iterator[ImageFi
         file = screened(data)
         if file is None:
             raise UnidentifiedImageError(name)
-        with _without_pillow_limit():
-            image = Image.open(io.BytesIO(file.content), formats=(file.kind,))
+        image = _open_header(file)
         needed = file.bytes_per_pixel * image.width * image.height
         try:
             _check_size(image, file.scans, name)
@@ -225,7 +224,6 @@ def _opened(data: bytes, name: str, size: int | None = None) -> Iterator[ImageFi
                 silence_libtiff()
             yield image
         finally:
-            image.close()
             # The pixels and the decoder's memory go now, though frames of an exception may still hold the image.
             vars(image).clear()
             del file
@@ -247,17 +245,17 @@ def _opened(data: bytes, name: str, size: int | None = None) -> Iterator[ImageFi
 
 
 def _check_size(image: Image.Image, scans: int, name: str) -> None:
-    pixels, size = image.width * image.height, f"{image.width:,} x {image.height:,} pixels"
-    if pixels > MAX_PIXELS:
-        raise TooLarge(name, f"{size}; the limit is {MAX_PIXELS:,} in all")
-    if max(image.size) > MAX_SIDE:
-        raise TooLarge(name, f"{size}; the limit of a side is {MAX_SIDE:,}")
-    if pixels * scans > MAX_PIXEL_SCANS:
-        raise TooLarge(name, f"{size} in {scans:,} scans; the limit of both together is {MAX_PIXEL_SCANS:,}")
+    width, height = image.size
+    if width * height > MAX_PIXELS:
+        raise TooLarge(name, f"{width:,} x {height:,} pixels; the limit is {MAX_PIXELS:,} in all")
+    if width > MAX_SIDE or height > MAX_SIDE:
+        raise TooLarge(name, f"{width:,} x {height:,} pixels; the limit of a side is {MAX_SIDE:,}")
+    if width * height * scans > MAX_PIXEL_SCANS:
+        limit = f"the limit of both together is {MAX_PIXEL_SCANS:,}"
+        raise TooLarge(name, f"{width:,} x {height:,} pixels in {scans:,} scans; {limit}")
 
 
-@contextmanager
-def _without_pillow_limit() -> Iterator[None]:
+def _open_header(file: Screened) -> ImageFile.ImageFile:
     """Pillow's own limit is a warning, or an error that does not name the size: ours replaces it.
 
     It is a global of Pillow's, so it is put back at once, and one thread at a time opens a header.
@@ -265,7 +263,7 @@ def _without_pillow_limit() -> Iterator[None]:
     with _pillow_limit:
         limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
         try:
-            yield
+            return Image.open(io.BytesIO(file.content), formats=(file.kind,))
         finally:
             Image.MAX_IMAGE_PIXELS = limit
 

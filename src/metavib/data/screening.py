@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from metavib.data.tiff_directory import MAX_PARTS, TooMuch, rebuilt, sound_metadata
@@ -19,7 +20,7 @@ MAX_RUN_LENGTH_WORK = 4_000_000  # pixels and bytes of a run-length BMP, which P
 
 _HEADER_BYTES = 1 << 19  # tables and the kept metadata of a JPEG; a usual one has a tenth of it
 _MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # not stuffing, fill bytes and restarts
-_START, _END, _SCAN, _COMMENT = 0xD8, 0xD9, 0xDA, 0xFE
+_START, _END, _SCAN = 0xD8, 0xD9, 0xDA
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 _PROGRESSIVE = 0xC2
 _ARITHMETIC = {0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF}
@@ -66,49 +67,53 @@ def screened(content: bytes) -> Screened | None:
 def _jpeg(content: bytes) -> Screened:
     """Counts scans up to the end of the image; comments and most application segments are left out."""
     segments, frame, progressive = [b"\xff\xd8"], b"", False
-    at, first, end, scans = 2, 0, len(content), 0
-    for _ in range(MAX_PARTS):
-        found = _MARKER.search(content, at)
-        if found is None:
-            break
-        begin, at = found.start(), found.end()
-        marker = content[at - 1]
-        if marker == _END:
-            end = at
-            break
-        if marker in _BARE:
-            continue
-        at += int.from_bytes(content[at : at + 2], "big")
+    first = 0
+    for marker, begin, end in _segments(content, 2):
         if marker == _SCAN:
-            scans += 1
-            first = first or begin
-        elif not first and _matters(marker, content[begin + 4 : at]):
-            segments.append(content[begin:at])
+            first, after = begin, end
+            break
+        if marker < 0xE0 or _matters(marker, content[begin + 4 : end]):
+            segments.append(content[begin:end])
             if marker in _FRAMES:
-                frame, progressive = content[begin + 4 : at], marker == _PROGRESSIVE
+                frame, progressive = content[begin + 4 : end], marker == _PROGRESSIVE
                 if marker in _ARITHMETIC:
                     raise ValueError("arithmetic coding is not read")
-    else:
-        raise TooMuch(f"more than {MAX_PARTS:,} segments")
-    if not scans or len(frame) < 6:
+    if not first or len(frame) < 6:
         raise ValueError("no image in it")
     header = b"".join(segments)
     if len(header) > _HEADER_BYTES:
         raise TooMuch(f"more than {_HEADER_BYTES:,} bytes of header")
-    if first != len(header) or end != len(content):
-        content = b"".join((header, memoryview(content)[first:end]))
+    scans = 1
+    if content.find(b"\xff\xda", after) >= 0:  # what looks like one more may be part of something else
+        scans += sum(marker == _SCAN for marker, _, _ in _segments(content, after))
+    if first != len(header):
+        content = b"".join((header, memoryview(content)[first:]))
     return Screened("JPEG", content, scans, _coefficients(frame) if scans > 1 or progressive else 0.0)
 
 
+def _segments(content: bytes, at: int) -> Iterator[tuple[int, int, int]]:
+    """Markers up to the end of the image, with where they begin and where what belongs to them ends."""
+    for _ in range(MAX_PARTS):
+        found = _MARKER.search(content, at)
+        if found is None:
+            return
+        begin, at = found.span()
+        marker = content[at - 1]
+        if marker == _END:
+            return
+        if marker not in _BARE:
+            at += int.from_bytes(content[at : at + 2], "big")
+            yield marker, begin, at
+    raise TooMuch(f"more than {MAX_PARTS:,} segments")
+
+
 def _matters(marker: int, segment: bytes) -> bool:
-    """Whether pixels, colours or the orientation depend on a segment before the first scan."""
+    """Whether colours or the orientation depend on an application segment or a comment."""
     if marker == 0xE1:
         return segment.startswith(_XMP) or (segment.startswith(b"Exif\0\0") and sound_metadata(segment))
-    if 0xE0 <= marker <= 0xEF:
-        return (marker == 0xE0 and segment.startswith(b"JFIF")) or (
-            marker == 0xEE and segment.startswith(b"Adobe")
-        )
-    return marker != _COMMENT
+    return (marker == 0xE0 and segment.startswith(b"JFIF")) or (
+        marker == 0xEE and segment.startswith(b"Adobe")
+    )
 
 
 def _coefficients(frame: bytes) -> float:

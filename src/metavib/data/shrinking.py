@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, ImageFile
 
 from metavib.data.tiff_directory import sound_metadata
 from metavib.shapes import UInt8
@@ -23,6 +23,8 @@ _TURNS = {
 _ROWS_FROM_BELOW = {Image.Transpose.ROTATE_180, Image.Transpose.FLIP_TOP_BOTTOM}
 _COLUMNS_FROM_LEFT = {Image.Transpose.TRANSPOSE, Image.Transpose.ROTATE_270}
 _COLUMNS_FROM_RIGHT = {Image.Transpose.TRANSVERSE, Image.Transpose.ROTATE_90}
+
+_METADATA = {"exif", "xmp", "Raw profile type exif", "XML:com.adobe.xmp"}  # where an orientation may stand
 
 
 def squashed(image: Image.Image, size: int) -> UInt8[np.ndarray, "3 {size} {size}"]:
@@ -64,6 +66,10 @@ def upright(image: Image.Image) -> Image.Image:
 
 def _turn_of(image: Image.Image) -> Image.Transpose | None:
     """What EXIF or XMP asks for; broken metadata must not cost an image whose pixels are fine."""
+    if isinstance(image, ImageFile.ImageFile) and not (
+        _METADATA & image.info.keys() or hasattr(image, "tag_v2")
+    ):
+        return None
     try:
         exif = image.info.get("exif")
         if exif is None and "Raw profile type exif" in image.info:  # as ImageMagick wrote it into PNG

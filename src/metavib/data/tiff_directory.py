@@ -10,8 +10,6 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-import numpy as np
-
 MAX_PARTS = 32_768  # strips and tiles here, segments and chunks of other formats
 
 _ENTRIES = 4096  # of a directory; a usual one has 20
@@ -35,7 +33,7 @@ _SIZES = {
     17: 8,
     18: 8,
 }
-_WHOLE_NUMBERS = {1: "u1", 3: "u2", 4: "u4", 6: "i1", 8: "i2", 9: "i4", 13: "u4", 16: "u8", 17: "i8"}
+_WHOLE_NUMBERS = {1: "B", 3: "H", 4: "I", 6: "b", 8: "h", 9: "i", 13: "I", 16: "Q", 17: "q"}
 _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _ORIENTATION = 256, 257, 258, 259, 274
 _STRIPS, _SAMPLES, _ROWS, _STRIP_BYTES = 273, 277, 278, 279
 _TILE_WIDTH, _TILE_HEIGHT, _TILES, _TILE_BYTES = 322, 323, 324, 325
@@ -167,28 +165,28 @@ class _Directory:
             if entry.tag in wanted:
                 self.entries.setdefault(entry.tag, entry)
 
-    def _numbers(self, tag: int) -> np.ndarray:
-        """The values of an entry; none where there is no such entry."""
+    def _numbers(self, tag: int, most: int) -> tuple[int, ...]:
+        """The values of an entry, so many at most; none where there is no such entry."""
         entry = self.entries.get(tag)
-        if entry is None or not entry.values:
-            return np.zeros(0)
+        if entry is None:
+            return ()
         if (kind := _WHOLE_NUMBERS.get(entry.kind)) is None:
             raise ValueError(f"the entry {tag} of the directory has no whole numbers")
         source, begin = entry.field, 0
         if entry.size > len(source):
             source, (begin,) = self.content, struct.unpack(self.offset, source)
-        if begin + entry.size > len(source):
-            raise ValueError(f"the entry {tag} of the directory is cut off")
-        return np.frombuffer(source, np.dtype(self.order + kind), entry.values, begin)
+        try:
+            return struct.unpack_from(f"{self.order}{min(entry.values, most)}{kind}", source, begin)
+        except struct.error as error:
+            raise ValueError(f"the entry {tag} of the directory is cut off") from error
 
     def number(self, tag: int, default: int) -> int:
         """The first value of an entry."""
-        found = self._numbers(tag)
-        return int(found[0]) if len(found) else default
+        return next(iter(self._numbers(tag, 1)), default)
 
-    def sum(self, tag: int) -> float:
+    def sum(self, tag: int) -> int:
         """Of all values of an entry."""
-        return float(self._numbers(tag).astype(np.float64).sum())
+        return sum(self._numbers(tag, MAX_PARTS))
 
     def at_the_end(self) -> bytes:
         """The file as it is, with a directory of these entries at its end and nothing after it."""
