@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from record_tables.filling import TABLES, documents, filled
 from record_tables.records import record
 
 from metavib.algorithms import ALGORITHMS
+from metavib.arguments import COMMANDS, parsers
 from metavib.reports.collection import FIGURES
 
 ROOT = Path(__file__).parents[1]
@@ -103,3 +106,40 @@ def test_every_algorithm_has_a_page_with_its_command(algorithm: str) -> None:
 def test_links_between_documents_lead_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         assert "://" in link or (page.parent / link).exists(), link
+
+
+def commands_in(text: str) -> list[list[str]]:
+    """The words of each `metavib ...` in the code blocks of a page, without a prompt, a comment or a pipe."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    lines = [line.strip().removeprefix("$ ") for block in blocks for line in block.splitlines()]
+    found = []
+    for line in (re.sub(r"\[[^\]]*\]", "", one) for one in lines):  # without what may be left out
+        start = re.search(r"(?:^|\| )(?:torchrun .* -m metavib|metavib|python examples/coral\.py) ", line)
+        if start and not line.startswith("metavib: "):
+            lexer = shlex.shlex(line[start.end() :], posix=True, punctuation_chars="|<>;&")
+            lexer.whitespace_split, lexer.commenters = True, "#"
+            words = list(itertools.takewhile(lambda word: not set(word) <= set("|<>;&"), lexer))
+            found.append(words)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_commands_of_a_page_are_understood(page: Path) -> None:
+    for words in commands_in(page.read_text()):
+        parsed, unknown = parsers()[0].parse_known_args(words)
+        assert unknown == [], words
+        assert parsed.command in COMMANDS, words
+
+
+def test_commands_are_found_in_pages() -> None:
+    text = (
+        "```\n$ metavib data x [--json] | less  # look\nfind . | metavib predict run - -0\nmetavib: no.\n```"
+    )
+    assert commands_in(text) == [["data", "x"], ["predict", "run", "-", "-0"]]
+    assert sum(len(commands_in(page.read_text())) for page in PAGES) > 50
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_examples_that_a_page_names_are_there(page: Path) -> None:
+    for name in re.findall(r"\bexamples/[\w.-]+\.\w+", page.read_text()):
+        assert (ROOT / name).is_file(), name
