@@ -20,7 +20,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 LAYERS = [
     {"errors", "plain_values", "shapes", "terminal", "averaging"},
     {"kernels"},
-    {"settings", "randomness", "atomic", "metrics", "config_file", "device", "memory", "paper"},
+    {"settings", "randomness", "atomic", "metrics", "config_file", "device", "memory", "cores", "paper"},
     {"functional", "processes"},
     {"data", "networks"},
     {"algorithms"},
@@ -29,7 +29,7 @@ LAYERS = [
     {"experiment"},
     {"run_directory", "cells"},
     {"checkpoint", "model", "program"},
-    {"preparation"},
+    {"preparation", "validation"},
     {
         "trainer",
         "provenance",
