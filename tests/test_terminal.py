@@ -89,7 +89,9 @@ def test_the_time_left_of_a_resumed_run_counts_what_was_done_now(
 
 
 def test_the_time_left_counts_work_that_is_no_step(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    with Bar("training", 10) as bar:  # of which each step is 0.5, and the last one is followed by as much again
+    with Bar(
+        "training", 10
+    ) as bar:  # of which each step is 0.5, and the last one is followed by as much again
         for done in range(11):
             bar.update(done, worked=done / 2)
             clock.now += 6

@@ -27,9 +27,7 @@ CPU = torch.device("cpu")
 
 def rows_of(counts: list[list[int]]) -> LabelledRows:
     """So many images of each class (columns) of each domain (rows)."""
-    labels = [
-        label for domain in counts for label, count in enumerate(domain) for _ in range(count)
-    ]
+    labels = [label for domain in counts for label, count in enumerate(domain) for _ in range(count)]
     parts = [np.zeros((sum(domain), 1, 1, 1), dtype=np.uint8) for domain in counts]
     store = ImageStore(parts, CPU)
     preprocessing = Preprocessing(1, 1, (0.0,), (1.0,))
@@ -143,7 +141,10 @@ def test_the_model_that_is_kept_has_class_means_of_all_training_images(tmp_path:
 @pytest.mark.parametrize(
     ("changes", "whole"),
     [
-        ({"steps": 300, "validations": 4, "images_per_domain": 64}, True),  # the demo: 600 of 43,200 is little
+        (
+            {"steps": 300, "validations": 4, "images_per_domain": 64},
+            True,
+        ),  # the demo: 600 of 43,200 is little
         ({"steps": 60, "validations": 5}, False),
     ],
 )
@@ -171,7 +172,7 @@ def test_the_digits_of_the_demo_are_validated_with_all_images() -> None:
 
 
 @pytest.mark.parametrize(
-    ("done", "validations"), [(0, 0), (2, 0), (3, 1), (9, 3), (10, 4)], ids=lambda value: str(value)
+    ("done", "validations"), [(0, 0), (2, 0), (3, 1), (9, 3), (10, 4)], ids=str
 )
 def test_the_last_step_is_validated_too(done: int, validations: int) -> None:
     effort = Effort(steps=10, steps_between=3, step=100, validation=7, measuring=1000)

@@ -320,3 +320,10 @@ def _add_coverage(parser: argparse.ArgumentParser) -> None:
 
 def _add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (%(default)s)")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="of a CPU, that compute; of a sweep, those of each worker (one for each idle core; a run that goes on "
+        "keeps the number that it began with)",
+    )

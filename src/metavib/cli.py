@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from metavib import __version__
 from metavib.arguments import COMMANDS, parsers
+from metavib.cores import check, used_by_torch, usual
 from metavib.errors import UserError, unknown_name
 from metavib.memory import keep_freed_memory, limited_to
 
@@ -85,9 +87,15 @@ def _run(arguments: list[str]) -> int:
         if parsed.command != "train":
             raise UserError(f"torchrun is for metavib train: call metavib {parsed.command} by itself.")
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost connection is ours to tell of
+    computes = hasattr(parsed, "threads")
+    if computes:
+        check(parsed.threads)
     keep_freed_memory()
     handler: Callable[[argparse.Namespace], int] = importlib.import_module(
         f"metavib.commands.{parsed.command}"
     ).run
-    with limited_to(getattr(parsed, "memory", None)):
+    with (
+        limited_to(getattr(parsed, "memory", None)),
+        used_by_torch(parsed.threads or usual()) if computes else contextlib.nullcontext(),
+    ):
         return handler(parsed)

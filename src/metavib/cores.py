@@ -1,10 +1,11 @@
 """Cores of a CPU: how many the process may use, how many others leave it, and how many threads torch gets.
 
-A step whose threads wait for cores that others have is far slower than one with fewer threads: each operator ends
-when its last thread does. So on a busy machine torch gets as many threads as there are idle cores. OMP_NUM_THREADS,
-where it is set, and `--threads` decide otherwise.
+A step whose threads wait for cores that others have is far slower than one with fewer threads: each operator
+ends when its last thread does. So on a busy machine torch gets as many threads as there are idle cores.
+OMP_NUM_THREADS, where it is set, and `--threads` decide otherwise.
 
-The number of threads decides how sums are divided, and so how they round: a run keeps the number that it began with.
+The number of threads decides how sums are divided, and so how they round: a run keeps the number that it began
+with.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _LOOKS, _SECONDS_BETWEEN = 5, 0.02  # at what runs just now: whoever waits for a
 
 
 def allowed(root: Path = Path("/")) -> int:
-    """Cores that the process may use: those it may run on, and no more than its control groups give it time for."""
+    """Cores that the process may use: those it may run on, and no more than its control groups have time for."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _quota(root)
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
@@ -33,8 +34,8 @@ def allowed(root: Path = Path("/")) -> int:
 def idle(root: Path = Path("/")) -> int:
     """Of the allowed cores, those that others leave; one at least.
 
-    Others keep a core busy where both the load of the last minute and what runs just now say so: the load remembers
-    the command that ended a moment ago, and what runs now may be over in a moment.
+    Others keep a core busy where both the load of the last minute and what runs just now say so: the load
+    remembers the command that ended a moment ago, and what runs now may be over in a moment.
     """
     cores = allowed(root)
     try:
@@ -59,18 +60,25 @@ def check(threads: int | None) -> None:
         )
 
 
+def usual() -> int | None:
+    """How many threads torch should have where nobody says: one for each idle core.
+
+    None where torch should be left as it is: OMP_NUM_THREADS is set, and torch has read it.
+    """
+    if os.environ.get(VARIABLE):
+        return None
+    import torch
+
+    return min(torch.get_num_threads(), idle())  # of two threads of a core it takes one
+
+
 @contextlib.contextmanager
 def used_by_torch(threads: int | None) -> Iterator[None]:
-    """Within the block torch has so many threads; where none are asked for, as many as there are idle cores.
-
-    It is looked at once, at the beginning. Where OMP_NUM_THREADS is set, torch has read it already.
-    """
+    """Within the block torch has so many threads; None leaves it as it is."""
     import torch  # here: an error of the command line is told before torch is loaded
 
     former = torch.get_num_threads()
-    if threads is None:
-        threads = former if os.environ.get(VARIABLE) else min(former, idle())
-    torch.set_num_threads(threads)
+    torch.set_num_threads(threads or former)
     try:
         yield
     finally:

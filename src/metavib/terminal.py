@@ -11,7 +11,9 @@ from types import TracebackType
 from typing import Any
 
 PLAIN_SECONDS = 5.0  # between two lines of progress where there is no terminal
-REMEMBERED_SECONDS = 60.0  # after which a measured pace counts half, or half of the time so far if that is more
+REMEMBERED_SECONDS = (
+    60.0  # after which a measured pace counts half, or half of the time so far if that is more
+)
 
 
 class _Terminal:

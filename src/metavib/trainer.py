@@ -87,7 +87,7 @@ class Progress:
     validation: float | None
     notes: tuple[str, ...] = ()
     failures: dict[int, str] = field(default_factory=dict)  # of stacked runs, by their number
-    share: float = 0.0  # of all work, also of validations and of what follows the last step
+    worked: float = 0.0  # as many steps of all work, in which validations and the end count too
 
 
 def identity_of(experiments: Sequence[Experiment]) -> str:
@@ -193,10 +193,9 @@ class _Training:
         """Where training stands."""
         known = [state.accuracy for state in self.states if state.accuracy is not None]
         validation = sum(known) / len(known) if known else None
-        share = sum(one.after(self.program.done) for one in self.efforts) / sum(
-            one.in_all for one in self.efforts
-        )
-        return Progress(self.program.done, self.steps, terms or {}, validation, notes, failures or {}, share)
+        done, efforts = self.program.done, self.efforts
+        worked = self.steps * sum(one.after(done) for one in efforts) / sum(one.in_all for one in efforts)
+        return Progress(done, self.steps, terms or {}, validation, notes, failures or {}, worked)
 
     def log(self) -> Progress:
         """Write the losses of every run that still trains, and its validation where that is due."""

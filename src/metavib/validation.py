@@ -1,9 +1,9 @@
 """Which images a run is validated with between steps, and what a run has to do in all.
 
-A method that infers its classifiers takes class means from training images before each validation. All of them pass
-through the network only where that is cheap beside the steps; elsewhere so many are chosen, by the seed and the same
-for each validation, that validation takes no more than `SHARE` of what the steps take: the same share of each class
-of each domain, and no class without an image. The model that is kept takes its class means from all of them.
+A method that infers its classifiers takes class means from training images before each validation. All of them
+pass through the network only where that is cheap beside the steps. Elsewhere so many are chosen, by the seed and
+the same for each validation, that validation takes no more than `SHARE` of what the steps take: the same share of
+each class of each domain, and no class without an image. The model that is kept takes its class means from all.
 """
 
 from __future__ import annotations

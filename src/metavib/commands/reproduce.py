@@ -13,7 +13,7 @@ from pathlib import Path
 from metavib import atomic
 from metavib import reproduction as tables
 from metavib import reproduction_formats as formats
-from metavib.capacity import Estimate, estimate
+from metavib.capacity import estimate
 from metavib.cells import Cell
 from metavib.commands.board import Board
 from metavib.commands.train import assignments_from, stop_requested
@@ -25,7 +25,7 @@ from metavib.grid import Done, run_grid
 from metavib.paper import Table, table_named
 from metavib.run_directory import RunDirectory
 from metavib.runner import Surroundings
-from metavib.terminal import counting_bar, duration, say, table
+from metavib.terminal import counting_bar, say, table
 from metavib.trainer import Stopped
 
 
@@ -46,6 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
             stop=stop,
             reading=reading,
             checkpoint_seconds=arguments.checkpoint_seconds,
+            threads=arguments.threads,
         )
         batch = 1 if arguments.no_batch else None
         questions: dict[tuple[str, str, int], Question] = {}
@@ -64,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         except Stopped as stopped:
             say(f"metavib: {stopped}; what is finished is kept. To go on: {resume_command(arguments)}")
             return 130
-        say(in_words(plan))
+        say(plan.in_words())
         if arguments.plan:
             if arguments.json:
                 print(json.dumps(plan._asdict()))
@@ -182,14 +183,6 @@ def _likely(candidates: Sequence[Cell]) -> Cell:
     return finished[0] if finished else candidates[0]
 
 
-def in_words(plan: Estimate) -> str:
-    """How much there is to do."""
-    text = f"{plan.runs} runs, {plan.finished} of them finished already."
-    if plan.seconds is None:
-        return text
-    return f"{text} About {duration(plan.seconds)} to go and {plan.gigabytes:.1f} GB of memory, by a short probe."
-
-
 def resume_command(arguments: argparse.Namespace) -> str:
     """The command that goes on with the table."""
     words = ["metavib", "reproduce", arguments.name]
@@ -209,6 +202,7 @@ def resume_command(arguments: argparse.Namespace) -> str:
         "out",
         "data",
         "device",
+        "threads",
     )
     for name in single:
         if getattr(arguments, name) is not None:

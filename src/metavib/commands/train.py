@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from metavib.averaging import AVERAGES
+from metavib.capacity import estimate_of
 from metavib.config_file import read_config
 from metavib.cross_validation import LEAVE_ONE_DOMAIN_OUT, RULES
 from metavib.data.catalog import NAMES, open_dataset
@@ -66,9 +67,11 @@ def train_one(arguments: argparse.Namespace, processes: Processes, device: torch
             checkpoint_seconds=arguments.checkpoint_seconds,
             stop=stop,
             reading=reading,
-            show=lambda progress: bar.update(progress.step, in_words(progress)),
+            show=lambda progress: bar.update(progress.step, in_words(progress), worked=progress.worked),
             say=bar.say,
             processes=processes,
+            threads=arguments.threads,
+            opened=lambda opened: bar.say(estimate_of(opened).in_words()),
         )
         try:
             results = run_experiment(experiment, out, surroundings)
@@ -158,9 +161,9 @@ def resume_command(arguments: argparse.Namespace, out: Path) -> str:
     words = ["metavib", "train", "--out", str(out)]
     if started_by_torchrun():
         words = ["torchrun", "--nproc-per-node", os.environ.get("LOCAL_WORLD_SIZE", "1"), "-m", *words]
-    for name in ("data", "memory", "device"):
+    for name in ("data", "memory", "device", "threads"):
         if getattr(arguments, name) not in (None, "auto"):
-            words += [f"--{name}", getattr(arguments, name)]
+            words += [f"--{name}", str(getattr(arguments, name))]
     return shlex.join(words + (["--skip-bad"] if arguments.skip_bad else []))
 
 

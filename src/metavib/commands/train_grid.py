@@ -10,9 +10,11 @@ import json
 import shlex
 import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from metavib.capacity import estimate
 from metavib.cells import Cell
 from metavib.commands.train import (
     absolute_if_path,
@@ -54,6 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             say(f"{len(cells)} runs." if len(cells) > 1 else "1 run.")
             with working(arguments, "training", cells) as surroundings:
+                tell_plan(cells, surroundings, batch)
                 done = run_grid(cells, surroundings, batch=batch)
     except Stopped as stopped:
         say(f"metavib: {stopped}; the runs are kept. To go on: {resume_command(arguments)}")
@@ -79,6 +82,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def tell_plan(cells: Sequence[Cell], surroundings: Surroundings, batch: int | None) -> None:
+    """Say how long the runs will take, and how much memory, before the first of them begins."""
+    with counting_bar("probing kinds of runs") as probed:
+        plan = estimate(cells, replace(surroundings, stop=lambda: False), batch=batch, probed=probed)
+    surroundings.say(plan.in_words())
+
+
 @contextlib.contextmanager
 def working(arguments: argparse.Namespace, what: str, cells: Sequence[Cell]) -> Iterator[Surroundings]:
     """What the runs need, with a bar over the steps of all of them."""
@@ -86,7 +96,7 @@ def working(arguments: argparse.Namespace, what: str, cells: Sequence[Cell]) -> 
     with stop_requested() as stop, counting_bar("reading images") as reading, Bar(what, total) as bar:
 
         def show(progress: Progress) -> None:
-            bar.update(progress.step, in_words(progress))
+            bar.update(progress.step, in_words(progress), worked=progress.worked)
 
         yield Surroundings(
             device=resolve_device(arguments.device),
@@ -97,6 +107,7 @@ def working(arguments: argparse.Namespace, what: str, cells: Sequence[Cell]) -> 
             reading=reading,
             show=show,
             say=bar.say,
+            threads=arguments.threads,
         )
 
 
@@ -118,6 +129,7 @@ def run_chosen(
     folds = [fold for one in questions for fold in one.all_folds]
     say(f"{len(folds)} runs on source domains to choose by, then {len(questions)}.")
     with working(arguments, "choosing", folds) as surroundings:
+        tell_plan([*folds, *(candidates[0] for candidates in asked.values())], surroundings, batch)
         choices = choose(questions, surroundings, batch=batch)
     found = [one for one in choices if isinstance(one, Choice)]
     for (target, algorithm, seed), one in zip(asked, choices, strict=True):
@@ -207,7 +219,7 @@ def resume_command(arguments: argparse.Namespace) -> str:
         "out",
         "backbone",
     )
-    for name in (*names, "weights", "select", "average", "record_information", "data", "batch"):
+    for name in (*names, "weights", "select", "average", "record_information", "data", "batch", "threads"):
         if getattr(arguments, name) is not None:
             words += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
     for text in arguments.set:
