@@ -171,9 +171,7 @@ def test_the_digits_of_the_demo_are_validated_with_all_images() -> None:
     assert images <= SHARE * steps_between(demo) * work_of_a_step(demo, 5)
 
 
-@pytest.mark.parametrize(
-    ("done", "validations"), [(0, 0), (2, 0), (3, 1), (9, 3), (10, 4)], ids=str
-)
+@pytest.mark.parametrize(("done", "validations"), [(0, 0), (2, 0), (3, 1), (9, 3), (10, 4)], ids=str)
 def test_the_last_step_is_validated_too(done: int, validations: int) -> None:
     effort = Effort(steps=10, steps_between=3, step=100, validation=7, measuring=1000)
     assert effort.validations(done) == validations

@@ -27,16 +27,18 @@ from metavib.serving.pixels import one_by_one, pixels_of
 from metavib.serving.predictions import Prediction, Predictions
 
 BATCH = 64
-MODES = ("sampled", "mean")
+MODES = ("steady", "mean", "sampled")  # the first is the default
 
-Mode = Literal["sampled", "mean"]
+Mode = Literal["steady", "mean", "sampled"]
 
 
 class Predictor:
     """A trained model, ready to classify.
 
-    Every image sees the same draws, which depend on the seed alone: an answer does not depend on the images
-    beside it. In the mode "mean" nothing is drawn.
+    Labels, probabilities and entropy are those of every distribution at its mean: no seed changes them. Draws say how
+    far classifiers disagree (`model_entropy`, `classifiers`). The mode "mean" draws nothing; in the mode "sampled" all
+    comes from the draws. Every image sees the same draws, which depend on the seed alone: an answer does not depend
+    on the images beside it.
     """
 
     def __init__(
@@ -45,7 +47,7 @@ class Predictor:
         description: ModelDescription,
         device: torch.device,
         seed: int = 0,
-        mode: str = "sampled",
+        mode: str = MODES[0],
         coverage: float = COVERAGE,
     ) -> None:
         if mode not in MODES:
@@ -55,7 +57,7 @@ class Predictor:
         self.card = ""  # README.md of the model directory, where there is one
         self.preprocessing = preprocessing_of(algorithm.backbone)
         self.mode, self.coverage = cast(Mode, mode), coverage
-        self.noise = shared_noise(algorithm, seed, device) if mode == "sampled" else None
+        self.noise = None if mode == "mean" else shared_noise(algorithm, seed, device)
         calibration = description.calibration
         self.threshold = calibration.threshold(mode, coverage) if calibration else None
         means = algorithm.class_means()
@@ -69,7 +71,7 @@ class Predictor:
         *,
         device: str = "auto",
         seed: int = 0,
-        mode: str = "sampled",
+        mode: str = MODES[0],
         coverage: float = COVERAGE,
         **hub: Any,
     ) -> Predictor:
@@ -159,8 +161,12 @@ class Predictor:
         """The same in columns, of uint8 [images, channels, size, size] with the model's own channels and size."""
         batch = self.preprocessing(torch.from_numpy(np.ascontiguousarray(pixels)).to(self.device))
         embedded = self.algorithm.embed(batch)
-        answer = self.algorithm.predictive(embedded, self.noise)
-        return self._predictions(answer, self._distances(embedded), classifiers and self.noise is not None)
+        drawn = self.algorithm.predictive(embedded, self.noise)
+        at_mean = None
+        if self.mode == "steady" and self.noise is not None:
+            at_mean = self.algorithm.predictive(embedded, None).probabilities()
+        wanted = classifiers and self.noise is not None
+        return self._predictions(drawn, at_mean, self._distances(embedded), wanted)
 
     def _stacked(self, images: list[np.ndarray]) -> np.ndarray:
         size = self.preprocessing.size
@@ -179,11 +185,16 @@ class Predictor:
         way = "use_mm_for_euclid_dist"  # quick; it loses half of the digits, of which float64 has enough
         return torch.cdist(embedded.double(), self._class_means, compute_mode=way) / self._class_distance
 
-    def _predictions(self, answer: Predictive, distances: Tensor | None, classifiers: bool) -> Predictions:
-        by_classifier = answer.by_classifier()  # once, and all else from it: the draws are the larger part
-        probabilities = by_classifier.mean(dim=0)
+    def _predictions(
+        self, drawn: Predictive, at_mean: Tensor | None, distances: Tensor | None, classifiers: bool
+    ) -> Predictions:
+        """`at_mean` are the probabilities of the answer, where they are not those of the draws."""
+        by_classifier = drawn.by_classifier()  # once, and all else from it: the draws are the larger part
+        of_draws = by_classifier.mean(dim=0)
+        of_model = (entropy(of_draws) - entropy(by_classifier).mean(dim=0)).clamp_min(0.0)
+        probabilities = of_draws if at_mean is None else at_mean
         total = entropy(probabilities)
-        of_model = (total - entropy(by_classifier).mean(dim=0)).clamp_min(0.0)
+        of_model = torch.minimum(of_model, total)  # a part of it, also where the mean is surer than the draws
         nats = total.double().cpu().numpy()  # compared in Python's precision
         return Predictions(
             classes=self.classes,
@@ -201,7 +212,7 @@ def load(
     *,
     device: str = "auto",
     seed: int = 0,
-    mode: str = "sampled",
+    mode: str = MODES[0],
     coverage: float = COVERAGE,
 ) -> Predictor:
     """The predictor of a model directory, or of the run directory around it.
