@@ -44,7 +44,7 @@ def idle(root: Path = Path("/")) -> int:
         for look in range(_LOOKS):
             time.sleep(_SECONDS_BETWEEN if look else 0.0)
             found = re.match(r"(\S+ ){3}(\d+)/", (root / "proc/loadavg").read_text())
-            running.append(int(found[2]) - 1 if found else cores)  # without this process
+            running.append(int(found[2]) - 1 if found else 0)  # without this process
     except (OSError, ValueError, IndexError):  # elsewhere than on Linux
         return cores
     busy = round(min(load, sum(running) / len(running)))

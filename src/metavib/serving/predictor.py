@@ -35,10 +35,10 @@ Mode = Literal["steady", "mean", "sampled"]
 class Predictor:
     """A trained model, ready to classify.
 
-    Labels, probabilities and entropy are those of every distribution at its mean: no seed changes them. Draws say how
-    far classifiers disagree (`model_entropy`, `classifiers`). The mode "mean" draws nothing; in the mode "sampled" all
-    comes from the draws. Every image sees the same draws, which depend on the seed alone: an answer does not depend
-    on the images beside it.
+    Labels, probabilities and entropy are those of every distribution at its mean: no seed changes them. Draws say
+    how far classifiers disagree (`model_entropy`, `classifiers`). The mode "mean" draws nothing; in the mode
+    "sampled" all comes from the draws. Every image sees the same draws, which depend on the seed alone: an answer
+    does not depend on the images beside it.
     """
 
     def __init__(
