@@ -17,14 +17,14 @@ def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("folder", type=Path, help="what metavib export wrote")
     arguments.add_argument("images", nargs="+")
-    arguments.add_argument("--mean", action="store_true", help="the variant without draws")
+    arguments.add_argument("--sampled", action="store_true", help="the variant with draws")
     arguments.add_argument("--draws", type=int, default=10, help="of classifiers and of latent codes (10)")
     arguments.add_argument("--seed", type=int, default=0, help="of the draws (0)")
     arguments.add_argument("--coverage", type=float, default=0.9, help="what counts as unsure (0.9)")
     asked = arguments.parse_args()
 
     facts = json.loads((asked.folder / "onnx.json").read_text())
-    name = "mean" if asked.mean or "sampled" not in facts["variants"] else "sampled"
+    name = "sampled" if asked.sampled and "sampled" in facts["variants"] else facts["default_variant"]
     variant = facts["variants"][name]
     session = onnxruntime.InferenceSession(asked.folder / variant["file"], providers=["CPUExecutionProvider"])
     inputs = {"images": np.stack([pixels(image, facts["image"]) for image in asked.images])}

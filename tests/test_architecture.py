@@ -22,7 +22,7 @@ LAYERS = [
     {"standard_output"},
     {"terminal"},
     {"kernels", "untrusted"},
-    {"settings", "randomness", "atomic", "metrics", "config_file", "device", "memory", "paper"},
+    {"settings", "randomness", "atomic", "metrics", "config_file", "device", "memory", "cores", "paper"},
     {"functional", "processes"},
     {"data", "networks"},
     {"algorithms"},
@@ -31,7 +31,7 @@ LAYERS = [
     {"experiment"},
     {"run_directory", "cells"},
     {"checkpoint", "model", "program"},
-    {"preparation"},
+    {"preparation", "validation"},
     {
         "trainer",
         "provenance",

@@ -152,3 +152,16 @@ def test_where_nothing_is_answered_nothing_is_right():
     undecided = Embedded(images.features[4:], images.labels[4:])
     found = answered(model, undecided, calibration([0.0]))
     assert (found["answered"], found["accuracy"]) == (0.0, None)
+
+
+@torch.no_grad()
+def test_who_is_answered_is_counted_as_a_predictor_answers_by_default(metavib_model):
+    validation, unseen = embedded(metavib_model), embedded(metavib_model, 50)
+    found = calibrate(metavib_model, validation)
+    answer = metavib_model.predictive(unseen.features, None)
+    sure = answer.entropy() <= found.threshold("steady", 0.9)
+    right = answer.probabilities().argmax(dim=1) == unseen.labels
+    record = answered(metavib_model, unseen, found)
+    assert record["coverage"] == 0.9
+    assert record["answered"] == pytest.approx(sure.double().mean().item())
+    assert record["accuracy"] == pytest.approx(right[sure].double().mean().item())

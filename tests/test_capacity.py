@@ -5,7 +5,7 @@ import torch
 
 from metavib import capacity
 from metavib.algorithms import ALGORITHMS
-from metavib.capacity import memory_of, pays, width_of
+from metavib.capacity import Estimate, Price, estimate_of, memory_of, pays, width_of
 from metavib.run_directory import RunDirectory
 from metavib.runner import Surroundings, open_run
 
@@ -56,6 +56,45 @@ def test_the_memory_of_a_run_is_about_what_its_images_and_parameters_take(cell, 
     # Of each image at least what the pooling looks back at: 28 x 28 x 32 and 14 x 14 x 32 numbers.
     assert second - first > 2 * 3 * 72 * 4 * 32 * (28 * 28 + 14 * 14)
     assert all(parameter.grad is None for parameter in few.run.algorithm.parameters())
+
+
+@pytest.mark.parametrize(
+    ("estimate", "words"),
+    [
+        (Estimate(1, 0, 125.0, 2.34), "About 2 min 05 s to go and 2.3 GB of memory, by a short probe."),
+        (
+            Estimate(4, 1, 9.6, 0.5),
+            "4 runs, 1 of them finished already. About 10 s to go and 0.5 GB of memory, by a short probe.",
+        ),
+        (Estimate(4, 4, None, None), "4 runs, 4 of them finished already."),
+        (Estimate(1, 1, None, None), "The run is finished already."),
+    ],
+)
+def test_an_estimate_is_told_in_words(estimate, words):
+    assert estimate.in_words() == words
+
+
+def test_the_time_of_a_run_is_that_of_its_steps_its_validations_and_its_measuring(cell, tmp_path):
+    one = cell(algorithm="metavib", steps=5, validations=2)
+    run = open_run(one.experiment, RunDirectory(one.out), Surroundings(CPU)).run
+    price = Price(step=10.0, image=0.5)
+    # Two steps between validations, and one after the last: of 18 training and 6 validation images each.
+    assert price.of([run]) == 5 * 10 + (3 * 24 + 18 + 6 + 8) * 0.5
+    run.directory.checkpoints.mkdir(parents=True)
+    (run.directory.checkpoints / "2.json").write_text("{}")
+    assert price.of([run]) == 3 * 10 + (2 * 24 + 18 + 6 + 8) * 0.5
+
+
+def test_an_estimate_leaves_the_run_as_it_is(cell):
+    one = cell(algorithm="metavib")
+    opened = open_run(one.experiment, RunDirectory(one.out), Surroundings(CPU))
+    before = {name: value.clone() for name, value in opened.run.algorithm.state_dict().items()}
+    found = estimate_of(opened)
+    assert found.seconds > 0
+    assert found.gigabytes > 0
+    for name, value in opened.run.algorithm.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert not one.out.exists()
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

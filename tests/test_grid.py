@@ -129,6 +129,10 @@ def test_progress_counts_the_steps_of_all_runs(cell):
     steps = [progress.step for progress in shown]
     assert steps == sorted(steps)
     assert (steps[0], steps[-1]) == (0, 12)
+    worked = [progress.worked for progress in shown]
+    assert worked == sorted(worked)
+    assert worked[0] == 0
+    assert worked[-1] < 12  # the last run has still to be measured
     trained([cell(target) for target in TARGETS] + [cell("art", 2)], 2, show=shown.append)
     assert [progress.step for progress in shown[len(steps) :]] == [12, 13, 14, 15, 16]
 

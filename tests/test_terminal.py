@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import itertools
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 
 from metavib import terminal
-from metavib.terminal import Bar, counting_bar, duration, mean_and_deviation, say, table
+from metavib.terminal import Bar, Pace, counting_bar, duration, mean_and_deviation, say, table
 
 
 class Clock:
@@ -84,6 +86,77 @@ def test_the_time_left_of_a_resumed_run_counts_what_was_done_now(
         clock.now += 60
         bar.update(95)
     assert capsys.readouterr().err == "training 95/100  1 min 00 s left\n"
+
+
+def test_the_time_left_counts_work_that_is_no_step(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with Bar(
+        "training", 10
+    ) as bar:  # of which each step is 0.5, and the last one is followed by as much again
+        for done in range(11):
+            bar.update(done, worked=done / 2)
+            clock.now += 6
+    assert capsys.readouterr().err.splitlines()[-3:] == [
+        "training 8/10  1 min 12 s left",
+        "training 9/10  1 min 06 s left",
+        "training 10/10  1 min 00 s left",
+    ]
+
+
+def estimates(
+    clock: Clock, bar: Bar, seconds_a_step: Callable[[int], float], *, validation: float
+) -> list[tuple[float, float]]:
+    """What a bar says of 200 steps with a validation after each tenth, and how long it really took, in seconds.
+
+    A validation takes as long as 5 steps, and is said to take as long as 4.
+    """
+    steps, every, work = 200, 10, 4.0
+    in_all = steps + steps // every * work
+    said, at = [], []
+    bar.update(0)
+    for step in range(1, steps + 1):
+        clock.now += seconds_a_step(step) + (validation if step % every == 0 else 0)
+        done = step + step // every * work
+        bar.update(step, worked=steps * done / in_all)
+        left = bar.pace.seconds_for(steps - steps * done / in_all)
+        assert left is not None
+        said.append(left)
+        at.append(clock.now)
+    return [(left, at[-1] - now) for left, now in zip(said, at, strict=True)]
+
+
+def test_an_estimate_does_not_jump_at_a_validation(clock: Clock) -> None:
+    with Bar("training", 200, last_line=False) as bar:
+        found = estimates(clock, bar, lambda step: 3.0, validation=15.0)
+    for said, true in found[:-20]:
+        assert 0.9 * true < said < 1.1 * true  # also from the first step on, when none was validated yet
+    for (before, _), (after, _) in itertools.pairwise(found):
+        assert abs(after - before) < 60  # seconds, of 15 minutes
+
+
+def test_steps_that_take_longer_now_and_then_move_an_estimate_little(clock: Clock) -> None:
+    with Bar("training", 200, last_line=False) as bar:
+        found = estimates(clock, bar, lambda step: 9.0 if step % 7 == 0 else 2.0, validation=15.0)
+    for said, true in found[20:-20]:
+        assert 0.8 * true < said < 1.2 * true
+
+
+def test_where_a_machine_becomes_slower_an_estimate_follows() -> None:
+    pace = Pace()
+    for _ in range(60):
+        pace.note(2.0, 1.0)
+    assert pace.seconds_for(10) == pytest.approx(20)
+    for _ in range(60):
+        pace.note(6.0, 1.0)
+    seconds = pace.seconds_for(10)
+    assert seconds is not None
+    assert 50 < seconds < 60
+
+
+def test_without_anything_done_there_is_no_estimate() -> None:
+    pace = Pace()
+    assert pace.seconds_for(1) is None
+    pace.note(3.0, 0.0)
+    assert pace.seconds_for(1) is None
 
 
 def test_what_is_said_beside_a_bar_is_a_line_of_its_own(

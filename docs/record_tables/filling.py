@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from record_tables import accuracy, faults, figures, growth, speed
+from record_tables import accuracy, faults, figures, growth, prediction, speed
 from record_tables.records import ROOT
 
 TABLES: dict[str, Callable[[], str]] = (
-    accuracy.TABLES | speed.TABLES | growth.TABLES | figures.TABLES | faults.TABLES
+    accuracy.TABLES | speed.TABLES | growth.TABLES | figures.TABLES | faults.TABLES | prediction.TABLES
 )
 
 

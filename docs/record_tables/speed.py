@@ -39,6 +39,18 @@ def step_times(machine: str) -> str:
     return markdown([*header, "MetaVIB / ERM", "network / MetaVIB", "by hand / MetaVIB"], rows)
 
 
+def validation_cost() -> str:
+    """The share of validation in the time of a run on photographs."""
+    found = record("validation-cost")
+    rows = []
+    for run in found["runs"]:
+        images = [f"{run['images'][kind]:,}" for kind in ("whole", "afforded")]
+        shares = [f"{100 * run['share'][kind]:.1f}" for kind in ("whole", "afforded")]
+        rows.append([f"{run['steps']:,}", str(run["validations"]), *images, *shares])
+    header = ["steps", "validations", "images each, all", "images each, now", "share of the time, all, %"]
+    return markdown([*header, "share of the time, now, %"], rows)
+
+
 def prediction_times(machine: str) -> str:
     """A batch of predictions."""
     found = record(f"bench-{machine}")["prediction"]
@@ -164,6 +176,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "grids": grid_times,
     "steps on the GPU": lambda: step_times("h200"),
     "steps on the CPU": lambda: step_times("cpu"),
+    "validation": validation_cost,
     "prediction on the GPU": lambda: prediction_times("h200"),
     "prediction on the CPU": lambda: prediction_times("cpu"),
     "stacked on the GPU": lambda: stack_curve("h200"),

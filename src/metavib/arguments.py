@@ -151,7 +151,7 @@ def _add_prediction(predict: argparse.ArgumentParser) -> None:
     predict.add_argument(
         "--samples", action="store_true", help="also the probabilities under each drawn classifier"
     )
-    predict.add_argument("--mean", action="store_true", help="draw nothing: every distribution at its mean")
+    _add_mode(predict)
     predict.add_argument(
         "-0", "--null", action="store_true", help="names on stdin end with NUL, not a new line"
     )
@@ -230,9 +230,7 @@ def _add_serving(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--max-pixels", type=int, help="of an image (50,000,000)")
     serve.add_argument("--max-images", type=int, help="in one request (64)")
     serve.add_argument("--max-seconds", type=float, help="until a request has come (30)")
-    serve.add_argument(
-        "--mean", action="store_true", help="draw nothing, unless a client asks for mode=sampled"
-    )
+    _add_mode(serve)
     _add_coverage(serve)
     serve.add_argument("--seed", type=int, default=0, help="of the draws (%(default)s)")
     _add_device(serve)
@@ -339,6 +337,19 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_mode(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--mean",
+        action="store_true",
+        help="draw nothing: the same labels and probabilities, and nothing about disagreeing classifiers",
+    )
+    parser.add_argument(
+        "--sampled",
+        action="store_true",
+        help="labels and probabilities from the draws too: --seed changes them",
+    )
+
+
 def _add_coverage(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--coverage",
@@ -351,3 +362,10 @@ def _add_coverage(parser: argparse.ArgumentParser) -> None:
 
 def _add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (%(default)s)")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="of a CPU, that compute; of a sweep, those of each worker (one for each idle core; a run that goes "
+        "on keeps the number that it began with)",
+    )

@@ -35,7 +35,7 @@ class Calibration:
     class_distance: float | None  # the mean distance of their features to the mean of their own class
 
     def threshold(self, mode: str, coverage: float) -> float:
-        """The entropy that a share of `coverage` of the images did not exceed."""
+        """The entropy that a share of `coverage` of the images did not exceed; at the mean, unless sampled."""
         quantiles = self.sampled if mode == "sampled" else self.mean
         place = coverage * (len(quantiles) - 1)
         below = min(math.floor(place + 1e-9), len(quantiles) - 1)  # 0.29 * 100 is a little less than 29
@@ -82,14 +82,13 @@ def answered(algorithm: Algorithm, images: Embedded, calibration: Calibration) -
 
     `checked_on` is the number of validation images that the threshold rests on.
     """
-    threshold = calibration.threshold("sampled", COVERAGE)
-    noise = shared_noise(algorithm, 0, images.features.device)
+    threshold = calibration.threshold("mean", COVERAGE)
     size = chunk_of(algorithm)
     sure, right = [], []
     for features, labels in zip(images.features.split(size), images.labels.split(size), strict=True):
-        drawn = algorithm.predictive(features, noise)  # of all images these would take gigabytes
-        sure.append(drawn.entropy() <= threshold)
-        right.append(drawn.probabilities().argmax(dim=1) == labels)
+        answer = algorithm.predictive(features, None)  # as a predictor answers by default
+        sure.append(answer.entropy() <= threshold)
+        right.append(answer.probabilities().argmax(dim=1) == labels)
     answers, hits = torch.cat(sure), torch.cat(sure) & torch.cat(right)
     count = int(answers.sum())
     return {

@@ -6,9 +6,11 @@ Memory is measured by the losses of a run, time by a few steps of a stack.
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -17,21 +19,27 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from metavib import checkpoint as checkpoints
 from metavib.cells import Cell, stackable_groups
+from metavib.data.prepared import LabelledRows
 from metavib.data.storage import free_memory
+from metavib.evaluate import embed
 from metavib.experiment import Experiment
+from metavib.memory import taken
 from metavib.networks.backbones import BACKBONES
 from metavib.program import Program, Trainee, sampler_of
 from metavib.randomness import normal
 from metavib.run_checks import check_directory
 from metavib.run_directory import RunDirectory
-from metavib.runner import Known, Surroundings, open_run
-from metavib.trainer import Stopped
+from metavib.runner import Known, Opened, Surroundings, open_run
+from metavib.terminal import duration
+from metavib.trainer import Run, Stopped
 
 WIDEST = 128  # more runs than this fill any GPU, and their checkpoint would be large
 SHARE_OF_FREE_MEMORY = 0.7
 PROBED_STEPS = 6  # of each kind of run, before and while an estimate is timed
 PROBED_SECONDS = 2.0  # or as few as begin in this time; on a GPU the first steps are no measure
+FEWER_IMAGES = 4  # times, than pass through the network at a time
 
 
 def pays(experiment: Experiment, device: torch.device) -> bool:
@@ -93,12 +101,37 @@ class Alive(TorchDispatchMode):
 
 
 class Estimate(NamedTuple):
-    """How much a grid has to do; time and memory are None where nothing is left."""
+    """How much there is to do; time and memory are None where nothing is left."""
 
     runs: int
     finished: int
     seconds: float | None
     gigabytes: float | None
+
+    def in_words(self) -> str:
+        """As it is said before the first step."""
+        runs = f"{self.runs} runs, {self.finished} of them finished already. " if self.runs > 1 else ""
+        if self.seconds is None:
+            return runs.rstrip() or "The run is finished already."
+        time_and_memory = f"{duration(self.seconds)} to go and {self.gigabytes:.1f} GB of memory"
+        return f"{runs}About {time_and_memory}, by a short probe."
+
+
+class Price(NamedTuple):
+    """What things cost here, in seconds."""
+
+    step: float  # of all runs of a stack
+    image: float  # that passes through the network of one of them, forward
+
+    def of(self, stack: Sequence[Run]) -> float:
+        """How long the runs of a stack will take: the steps that are left, validations, and the measuring."""
+        steps = images = 0
+        for run in stack:
+            effort, made = run.effort, _steps_made(run)
+            validations = effort.validations(effort.steps) - effort.validations(made)
+            steps = max(steps, effort.steps - made)
+            images += validations * effort.validation + effort.measuring
+        return steps * self.step + images * self.image
 
 
 def estimate(
@@ -110,7 +143,7 @@ def estimate(
 ) -> Estimate:
     """Time and memory from a few steps of one run of each kind, for all of them as they would be stacked.
 
-    Runs that were begun count as a whole. Nothing is written.
+    Of stacked runs that were begun, the first ones stand for all. Nothing is written.
     """
     left = [cell for cell in cells if check_directory(RunDirectory(cell.out), cell.experiment) is None]
     seconds, memory, known = 0.0, 0, Known()
@@ -121,9 +154,8 @@ def estimate(
             open_run(cell.experiment, RunDirectory(cell.out), surroundings, known).run
             for cell in group[:width]
         ]
-        memory = max(memory, len(stack) * memory_of(stack[0]))
-        steps = group[0].experiment.training.steps
-        seconds += -(-len(group) // width) * steps * _seconds_a_step(Program(stack), surroundings.stop)
+        memory = max(memory, _memory_in_all(stack))
+        seconds += -(-len(group) // width) * _price(stack, surroundings.stop).of(stack)
         del stack
         probed(done, len(groups))
     if not left:
@@ -131,14 +163,59 @@ def estimate(
     return Estimate(len(cells), len(cells) - len(left), seconds, memory / 2**30)
 
 
-def _seconds_a_step(program: Program, stop: Callable[[], bool]) -> float:
-    seconds = PROBED_SECONDS if program.device.type == "cpu" else math.inf
+def estimate_of(opened: Opened) -> Estimate:
+    """Time and memory of a run that is about to be trained. It stays as it is: a copy is tried."""
+    copied = replace(opened.run, algorithm=copy.deepcopy(opened.run.algorithm))
+    memory = _memory_in_all([copied])
+    return Estimate(1, 0, _price([copied]).of([copied]), memory / 2**30)
+
+
+def _steps_made(run: Run) -> int:
+    return max(checkpoints.steps(run.directory.checkpoints), default=0)
+
+
+def _memory_in_all(stack: Sequence[Run]) -> int:
+    """What training takes, and on a CPU what the process has taken already, the images too."""
+    training = len(stack) * memory_of(stack[0])
+    store = stack[0].sources.train.store
+    if store.device.type == "cpu":
+        return training + taken()
+    return training + (store.nbytes if store.resident else 0)
+
+
+def _price(stack: Sequence[Run], stop: Callable[[], bool] = lambda: False) -> Price:
+    """By a few steps of all runs, and a few images of one. Their parameters move."""
+    step = _seconds_a_step(Program(stack, processes=stack[0].processes), stop)
+    train, algorithm = stack[0].sources.train, stack[0].algorithm
+    few = slice(max(1, train.store.batch_size // FEWER_IMAGES))
+    images = LabelledRows(train.store, train.preprocessing, train.rows[few], train.labels[few])
     for _ in range(2):  # the first time chooses and loads kernels
-        program.start(0)
         started = time.monotonic()
-        while program.done < min(PROBED_STEPS, program.steps) and time.monotonic() - started < seconds:
-            if stop():
-                raise Stopped("stopped before any run began")
-            program.step()
-        program.values()
+        embedded = embed(algorithm, images.batches())
+        embedded.features.sum().item()  # waits for the device
+    return Price(step, (time.monotonic() - started) / len(images) / stack[0].processes.size)
+
+
+def _seconds_a_step(program: Program, stop: Callable[[], bool]) -> float:
+    """Measured so that all processes of a run make the same steps, and long steps are made once."""
+    if program.processes.size > 1:
+        return _seconds_of_steps(program, 1, math.inf, stop)
+    if program.device.type != "cpu":
+        _seconds_of_steps(program, PROBED_STEPS, math.inf, stop)  # the first time chooses and loads kernels
+        return _seconds_of_steps(program, PROBED_STEPS, math.inf, stop)
+    first = _seconds_of_steps(program, 1, math.inf, stop)
+    return (
+        first if first >= PROBED_SECONDS else _seconds_of_steps(program, PROBED_STEPS, PROBED_SECONDS, stop)
+    )
+
+
+def _seconds_of_steps(program: Program, most: int, seconds: float, stop: Callable[[], bool]) -> float:
+    """The mean of as many steps as begin in so many seconds."""
+    program.start(0)
+    started = time.monotonic()
+    while program.done < min(most, program.steps) and time.monotonic() - started < seconds:
+        if stop():
+            raise Stopped("stopped before any run began")
+        program.step()
+    program.values()
     return (time.monotonic() - started) / program.done

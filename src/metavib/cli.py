@@ -15,6 +15,7 @@ from pathlib import Path
 from metavib import __version__
 from metavib.arguments import COMMANDS, Parser, parsers
 from metavib.config_file import read_config, words_from
+from metavib.cores import check, used_by_torch, usual
 from metavib.errors import UserError, unknown_name
 from metavib.foreign_text import visible
 from metavib.memory import keep_freed_memory, limited_to
@@ -120,9 +121,16 @@ def _run(arguments: list[str]) -> int:
         if parsed.command != "train":
             raise UserError(f"torchrun is for metavib train: call metavib {parsed.command} by itself.")
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost connection is ours to tell of
+    computes = hasattr(parsed, "threads")
+    if computes:
+        check(parsed.threads)
     keep_freed_memory()
     handler: Callable[[argparse.Namespace], int] = importlib.import_module(
         f"metavib.commands.{parsed.command}"
     ).run
-    with json_alone(parsed.json), limited_to(getattr(parsed, "memory", None)):
+    with (
+        json_alone(parsed.json),
+        limited_to(getattr(parsed, "memory", None)),
+        used_by_torch(parsed.threads or usual()) if computes else contextlib.nullcontext(),
+    ):
         return handler(parsed)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -77,12 +78,12 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
     beta : weight of the bottleneck (of metavib and vib).
     latent_width : width of both inference networks, of z and of psi.
     hidden_width : width of the "mlp" backbone.
-    latent_draws, classifier_draws : draws of z for each sample and of psi, in training and in prediction.
+    latent_draws, classifier_draws : draws of z for each sample and of psi, in training and in `uncertainty`.
     domains_per_episode : training domains in an episode, each of them meta-test in turn.
     samples_per_domain : samples of each domain in an episode.
     pseudo_domains : how many random domains stand for those that `fit` is not told.
     settings : further settings by name, as `metavib describe` lists them, such as {"clip_norm": 0, "flip": 0.5}.
-    random_state : a number, a RandomState or None. It decides everything that is random, predictions too.
+    random_state : a number, a RandomState or None. It decides everything that is random.
     device : "auto", "cpu", "cuda" or, for images, "mps".
     verbose : whether progress is shown, on stderr.
 
@@ -174,17 +175,20 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
-        """The probability of each class, in the order of `classes_`: the mean over the draws."""
-        probabilities = np.concatenate([_numpy(some.probabilities()) for some in self._predictive(X)])
+        """The probability of each class, in the order of `classes_`, with every distribution at its mean."""
+        probabilities = np.concatenate([_numpy(some.probabilities()) for some, _ in self._predictive(X)])
         _require_finite(probabilities)
         return probabilities / probabilities.sum(axis=1, keepdims=True)
 
     def uncertainty(self, X: ArrayLike) -> Uncertainty:
-        """How unsure each answer is: in total, and the model's part of it (zero for ERM)."""
-        found = [(_numpy(some.entropy()), _numpy(some.model_entropy())) for some in self._predictive(X)]
+        """How unsure each answer is: in total, and the model's part of it, by draws (zero for ERM)."""
+        found = [
+            (_numpy(at_mean.entropy()), _numpy(drawn().model_entropy()))
+            for at_mean, drawn in self._predictive(X)
+        ]
         total, model = (np.concatenate(parts) for parts in zip(*found, strict=True))
         _require_finite(total)
-        return Uncertainty(total, model)
+        return Uncertainty(total, np.minimum(model, total))
 
     def _forget(self) -> None:
         """An interrupted or refused fit leaves nothing of an earlier one behind."""
@@ -233,8 +237,8 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         values = {name: getattr(self, name) for name in names}
         return {name: plain(value) for name, value in values.items()}
 
-    def _predictive(self, X: ArrayLike) -> Iterator[Predictive]:
-        """Answers, some at a time. All samples see the same draws, so that none depends on those beside it."""
+    def _predictive(self, X: ArrayLike) -> Iterator[tuple[Predictive, Callable[[], Predictive]]]:
+        """Answers at the mean, some at a time, and a way to have them by draws, which all samples see alike."""
         check_is_fitted(self)
         samples = validate_data(self, X, reset=False, allow_nd=True)
         if samples.shape[1:] != self.sample_shape_:
@@ -253,7 +257,9 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         with torch.no_grad():
             for start in range(0, len(samples), BATCH):
                 pixels = torch.from_numpy(as_pixels(samples[start : start + BATCH], network.backbone))
-                yield network.predictive(network.embed(preprocessing(pixels.to(some.device))), noise or None)
+                embedded = network.embed(preprocessing(pixels.to(some.device)))
+                drawn = functools.partial(network.predictive, embedded, noise or None)
+                yield network.predictive(embedded, None), drawn
 
     def _loaded(self) -> Algorithm:
         if not hasattr(self, "_network"):  # it was pickled

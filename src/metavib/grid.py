@@ -88,7 +88,8 @@ def _run_taken(
     for stack in _stacks(cells, left, surroundings, batch):
 
         def show(progress: Progress, behind: int = behind, stack: Sequence[Cell] = stack) -> None:
-            surroundings.show(replace(progress, step=behind + len(stack) * progress.step, steps=total))
+            step, worked = behind + len(stack) * progress.step, behind + len(stack) * progress.worked
+            surroundings.show(replace(progress, step=step, steps=total, worked=worked))
             if watch is not None:
                 watch.running(stack, progress)
 

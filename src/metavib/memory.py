@@ -98,6 +98,11 @@ def give_back() -> None:
             malloc_trim(0)
 
 
+def taken() -> int:
+    """The bytes that are resident now; none where that is unknown."""
+    return _taken().get("resident", 0)
+
+
 def peak() -> int | None:
     """The most bytes that were resident at a time so far, pages of mapped files too; None where unknown."""
     with contextlib.suppress(OSError):

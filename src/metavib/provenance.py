@@ -14,7 +14,7 @@ from metavib.data.dataset import Dataset
 from metavib.data.prepared import Sources
 from metavib.data.splits import Split
 from metavib.experiment import Experiment, to_yaml
-from metavib.run_directory import RunDirectory
+from metavib.run_directory import RunDirectory, read_json
 
 FORMAT = 1
 
@@ -46,10 +46,19 @@ def describe_run(
             "versions": {"python": sys.version.split()[0]} | _versions(),
             "git_revision": git_revision(),
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+            "threads": torch.get_num_threads(),
         }
         atomic.write_json(directory.experiment, record)
     if not directory.config.exists():  # second, so that a kill between the two leaves a run that can go on
         atomic.write_text(directory.config, to_yaml(experiment))
+
+
+def threads_of(directory: RunDirectory) -> int | None:
+    """How many threads the run in this directory began with; None where there is no run, or none that says so."""
+    if not directory.experiment.exists():
+        return None
+    threads = read_json(directory.experiment).get("threads")
+    return threads if type(threads) is int and threads > 0 else None
 
 
 def _versions() -> dict[str, str | None]:

@@ -13,6 +13,7 @@ import torch
 from metavib import atomic
 from metavib.calibration import answered, calibrate
 from metavib.checkpoint import in_words
+from metavib.cores import allowed, used_by_torch
 from metavib.data.dataset import Dataset
 from metavib.data.dataset import Progress as Reading
 from metavib.data.lone_classes import warnings_of
@@ -26,7 +27,7 @@ from metavib.model import ModelDescription, preprocessing_of, save_model
 from metavib.model_card import model_card
 from metavib.preparation import prepared_algorithm
 from metavib.processes.group import ALONE, Processes
-from metavib.provenance import FORMAT, describe_run
+from metavib.provenance import FORMAT, describe_run, threads_of
 from metavib.run_checks import check_directory, check_episode, check_selection, finished_already
 from metavib.run_directory import RunDirectory, WatchedDirectory
 from metavib.trainer import Progress, Run, train
@@ -46,6 +47,8 @@ class Surroundings:
     show: Callable[[Progress], None] = lambda progress: None
     say: Callable[[str], None] = lambda text: None
     processes: Processes = ALONE  # that train the run together, each with surroundings of its own
+    threads: int | None = None  # asked for; otherwise a run keeps the number that it began with
+    opened: Callable[[Opened], None] = lambda opened: None  # told of a run before its first step
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ def run_experiment(experiment: Experiment, out: Path, surroundings: Surroundings
             raise UserError(
                 "this process sees other images than the first one: give all machines the same ones."
             )
+        surroundings.opened(opened)
         (results,) = train_and_measure([opened], directory.checkpoints, surroundings)
         assert results is not None  # a run that breaks down alone is an error
         return results
@@ -144,7 +148,8 @@ def open_run(
             f"the oracle selects by {split.target!r} itself: its numbers are no fair comparison."
         )
     digest = split.digest(dataset)
-    run = Run(experiment, algorithm, sources, directory, digest, peeked, surroundings.processes)
+    tested = 0 if surroundings.blind else len(split.tested)
+    run = Run(experiment, algorithm, sources, directory, digest, peeked, surroundings.processes, tested)
     return Opened(experiment, dataset, split, run)
 
 
@@ -159,6 +164,34 @@ def train_and_measure(
     The caller holds the locks of their directories (`take`). `failures` is told which ones did, and why.
     """
     failures = {} if failures is None else failures
+    with used_by_torch(_threads(stack, surroundings)):
+        return _train_and_measure(stack, checkpoints, surroundings, failures)
+
+
+def _threads(stack: Sequence[Opened], surroundings: Surroundings) -> int | None:
+    """How many threads the runs have: those that are asked for, or those that the first of them began with.
+
+    None where neither is known: those that torch has. Threads decide how sums round.
+    """
+    directories = [opened.run.directory for opened in stack]
+    recorded = surroundings.processes.from_first(
+        lambda: next((n for own in directories if (n := threads_of(own)) is not None), None)
+    )
+    if surroundings.device.type != "cpu" or recorded is None:
+        return surroundings.threads
+    threads = recorded if surroundings.threads is None else surroundings.threads
+    threads = min(threads, allowed())
+    if threads != recorded:
+        surroundings.say(
+            f"{directories[0].path} began with {recorded} threads and goes on with {threads}: sums may round "
+            "differently."
+        )
+    return threads
+
+
+def _train_and_measure(
+    stack: Sequence[Opened], checkpoints: Path, surroundings: Surroundings, failures: dict[int, str]
+) -> list[dict[str, Any] | None]:
     processes = surroundings.processes
     if processes.watch is not None:
         processes.watch.advice = lambda: in_words(checkpoints)

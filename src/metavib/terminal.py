@@ -19,6 +19,9 @@ from metavib.standard_output import Output
 
 PLAIN_SECONDS = 5.0  # between two lines of progress where there is no terminal
 NOTEBOOK_SECONDS = 0.5  # between two states of the one line in a notebook
+REMEMBERED_SECONDS = (
+    60.0  # after which a measured pace counts half, or half of the time so far if that is more
+)
 
 
 class _Terminal:
@@ -47,6 +50,27 @@ def give_terminal_back() -> None:
     _Terminal.taken = False
 
 
+class Pace:
+    """How long work takes: the mean of what was seen, in which the past fades.
+
+    It fades slowly, so that one step that took long moves an estimate little; and it does fade, because a machine
+    gets other work to do.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = self.work = self.elapsed = 0.0
+
+    def note(self, seconds: float, work: float) -> None:
+        """So much work was done in so many seconds."""
+        self.elapsed += seconds
+        kept = 0.5 ** (seconds / max(REMEMBERED_SECONDS, self.elapsed / 2))
+        self.seconds, self.work = kept * self.seconds + seconds, kept * self.work + work
+
+    def seconds_for(self, work: float) -> float | None:
+        """How long so much work will take; None where nothing was seen yet."""
+        return self.seconds / self.work * work if self.work > 0 else None
+
+
 class Bar:
     """Progress of one long piece of work: a bar in a terminal, one line that changes in a notebook, and now and
     then a line elsewhere.
@@ -60,8 +84,9 @@ class Bar:
         self.title, self.total = title, total  # None where nobody knows how much there is
         self.hidden = hidden  # only what it has to say is seen
         self.shows_last_line = last_line  # where there is no terminal; work of a moment need not be told of
-        self.first: int | None = None  # where this call began: a resumed run did not do the rest now
-        self.started = self.told = time.monotonic()
+        self.worked: float | None = None  # at the last update; a resumed run did not do what is behind it now
+        self.pace = Pace()
+        self.seen = self.told = time.monotonic()
         self.rich: Any = None
         self.written = 0  # characters of the line in a notebook, which the next ones must cover
 
@@ -73,20 +98,30 @@ class Bar:
     ) -> None:
         self._let_go()
 
-    def update(self, done: int, detail: str = "", title: str | None = None) -> None:
-        """Show how much is done, and what else there is to say."""
+    def update(
+        self, done: int, detail: str = "", title: str | None = None, worked: float | None = None
+    ) -> None:
+        """Show how much is done, and what else there is to say.
+
+        `worked` says in the same unit how much of all work that is, where other things take time too: of a run's
+        steps, also its validations and what follows the last step.
+        """
         self.title = visible(title or self.title)
         detail = visible(detail)
         now = time.monotonic()
         if self.hidden:
             return
-        if self.first is None:
-            self.first, self.started, self.told = done, now, now
+        worked = done if worked is None else worked
+        if self.worked is None:
+            self.told = now
             self._appear()
+        else:
+            self.pace.note(now - self.seen, worked - self.worked)
+        self.seen, self.worked = now, worked
         if self.rich is None and _Terminal.taken:
             return
         over = self.total is not None and done >= self.total
-        left = _time_left(now - self.started, done - self.first, self.total - done) if self.total else ""
+        left = self._left()
         if self.rich is not None:
             self.rich.update(self.task, completed=done, description=self.title, detail=detail, left=left)
             if over:
@@ -123,6 +158,12 @@ class Bar:
         if self.written:
             print(file=sys.stderr)
             self.written = 0
+
+    def _left(self) -> str:
+        assert self.worked is not None
+        remaining = 0.0 if self.total is None else self.total - self.worked
+        seconds = self.pace.seconds_for(remaining)
+        return f"{duration(seconds)} left" if seconds is not None and remaining > 0 else ""
 
     def _appear(self) -> None:
         if take_terminal():
@@ -236,12 +277,6 @@ def _put(text: str) -> None:
     out = Output()
     out.write(text + "\n")
     out.flush()
-
-
-def _time_left(elapsed: float, done: int, remaining: int) -> str:
-    if done <= 0 or remaining <= 0:
-        return ""
-    return f"{duration(elapsed / done * remaining)} left"
 
 
 def _rich_bar() -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,14 @@ from metavib.processes.group import ALONE, Processes
 from metavib.program import Program, Trainee
 from metavib.run_directory import RunDirectory
 from metavib.selection import RunState, selects
+from metavib.validation import (
+    Effort,
+    ValidationImages,
+    absorbs_images,
+    steps_between,
+    validation_images,
+    work_of_a_step,
+)
 
 LOGGED = 100  # records of the losses in a run's log, evenly spread
 SAVING_SHARE = 0.05  # of the time that writing checkpoints may take
@@ -41,11 +50,31 @@ class Run(Trainee):
     split: str  # the hash of who plays which role
     peeked: LabelledRows | None = None  # the unseen domain, for the oracle alone
     processes: Processes = ALONE  # that train it together
+    tested: int = 0  # images of the unseen domain that will be measured in the end
 
     @property
     def validation(self) -> LabelledRows:
         """The images that select a model."""
         return self.sources.validation if self.peeked is None else self.peeked
+
+    @functools.cached_property
+    def validated_with(self) -> ValidationImages:
+        """The images that pass through the network at each validation."""
+        training, seed = self.experiment.training, self.experiment.seed
+        return validation_images(self.algorithm, self.sources.train, self.validation, training, seed)
+
+    @property
+    def effort(self) -> Effort:
+        """All that there is to do."""
+        training, train = self.experiment.training, self.sources.train
+        absorbed = len(train.rows) if absorbs_images(self.algorithm) else 0
+        return Effort(
+            steps=training.steps,
+            steps_between=steps_between(training),
+            step=work_of_a_step(training, train.domains),
+            validation=self.validated_with.passed if len(self.validation) else 0,
+            measuring=absorbed + len(self.sources.validation) + self.tested,
+        )
 
 
 @dataclass(frozen=True)
@@ -58,6 +87,7 @@ class Progress:
     validation: float | None
     notes: tuple[str, ...] = ()
     failures: dict[int, str] = field(default_factory=dict)  # of stacked runs, by their number
+    worked: float = 0.0  # as many steps of all work, in which validations and the end count too
 
 
 def identity_of(experiments: Sequence[Experiment]) -> str:
@@ -112,8 +142,8 @@ def train(
 
 def validate(run: Run) -> AtMean:
     """Accuracy and loss on the validation images, with all that prediction needs from the training ones."""
-    run.algorithm.absorb(batches_of(run.sources.train, run.algorithm, run.processes))
-    images = batches_of(run.validation, run.algorithm, run.processes)
+    run.algorithm.absorb(batches_of(run.validated_with.known, run.algorithm, run.processes))
+    images = batches_of(run.validated_with.judged, run.algorithm, run.processes)
     measured = measure_at_mean(run.algorithm, embed(run.algorithm, images))
     return AtMean(
         **run.processes.from_first(lambda: asdict(measured))
@@ -132,7 +162,8 @@ class _Training:
         settings = runs[0].experiment.training
         self.steps, self.saved_step = settings.steps, -1
         self.log_every = max(1, settings.steps // LOGGED)
-        self.validate_every = max(1, settings.steps // settings.validations)
+        self.validate_every = steps_between(settings)
+        self.efforts = [run.effort for run in runs]
         self.record_after = recording_steps(settings.record_information, settings.steps)
         watched = runs if self.record_after else ()
         self.probes = [probe_of(r.algorithm, r.sources.validation, r.experiment.seed) for r in watched]
@@ -162,7 +193,9 @@ class _Training:
         """Where training stands."""
         known = [state.accuracy for state in self.states if state.accuracy is not None]
         validation = sum(known) / len(known) if known else None
-        return Progress(self.program.done, self.steps, terms or {}, validation, notes, failures or {})
+        done, efforts = self.program.done, self.efforts
+        worked = self.steps * sum(one.after(done) for one in efforts) / sum(one.in_all for one in efforts)
+        return Progress(done, self.steps, terms or {}, validation, notes, failures or {}, worked)
 
     def log(self) -> Progress:
         """Write the losses of every run that still trains, and its validation where that is due."""
@@ -198,9 +231,9 @@ class _Training:
         found, average = {}, self.program.average
         with average.in_place():
             for number, (run, state) in enumerate(zip(self.runs, self.states, strict=True)):
-                images, settings = len(run.validation), run.experiment.training
-                if not state.going or images == 0:
+                if not state.going or len(run.validation) == 0:
                     continue
+                images, settings = len(run.validated_with.judged), run.experiment.training
                 found[number] = validate(run)
                 if state.consider(self.program.done, found[number].accuracy, images, settings):
                     self._keep(number)

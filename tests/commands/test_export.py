@@ -61,8 +61,8 @@ def test_json_names_the_files_and_the_difference(metavib, finished, tmp_path):
 
 def test_the_example_says_what_the_predictor_says(example, finished):
     images = sorted(finished.folder.glob("sketch/*/*.png"))
-    predictor = package.load(finished.run, mode="mean")
-    for line, answer in zip(example(*images, "--mean"), predictor(images), strict=True):
+    predictor = package.load(finished.run)
+    for line, answer in zip(example(*images), predictor(images), strict=True):
         assert line[1] == answer.label
         assert float(line[2]) == pytest.approx(answer.probability, abs=1e-4)
         assert float(line[4]) == pytest.approx(answer.entropy, abs=1e-4)
@@ -71,9 +71,9 @@ def test_the_example_says_what_the_predictor_says(example, finished):
 
 def test_the_example_draws_by_its_seed(example, finished):
     image = next(finished.folder.rglob("*.png"))
-    assert example(image, "--seed", 1) == example(image, "--seed", 1)
-    assert example(image, "--seed", 1) != example(image, "--seed", 2)
-    assert example(image, "--draws", 50)
+    assert example(image, "--sampled", "--seed", 1) == example(image, "--sampled", "--seed", 1)
+    assert example(image, "--sampled", "--seed", 1) != example(image, "--sampled", "--seed", 2)
+    assert example(image, "--sampled", "--draws", 50)
 
 
 def test_a_missing_model_and_an_unknown_format_are_named(refused, finished, tmp_path):

@@ -225,7 +225,7 @@ def test_the_best_few_come_first(predictions, metavib, finished, images):
 
 
 def test_samples_are_the_probabilities_under_each_drawn_classifier(predictions, metavib, finished, images):
-    (answer,) = predictions(images[0], "--samples")
+    (answer,) = predictions(images[0], "--samples", "--sampled")
     assert len(answer["classifiers"]) == 2
     means = [sum(column) / 2 for column in zip(*answer["classifiers"], strict=True)]
     assert list(answer["probabilities"].values()) == pytest.approx(means, abs=1e-6)
@@ -239,7 +239,15 @@ def test_samples_are_the_probabilities_under_each_drawn_classifier(predictions, 
 
 def test_at_the_mean_the_seed_does_not_matter(predictions, images):
     assert predictions(*images, "--mean") == predictions(*images, "--mean", "--seed", 7)
-    assert predictions(*images, "--mean") != predictions(*images)
+    assert predictions(*images, "--mean") != predictions(*images, "--sampled")
+
+
+def test_the_seed_changes_neither_labels_nor_probabilities(predictions, images):
+    def answers(*flags):
+        return [(one["label"], one["probabilities"], one["unsure"]) for one in predictions(*images, *flags)]
+
+    assert answers() == answers("--seed", 7) == answers("--mean")
+    assert answers("--sampled") != answers("--sampled", "--seed", 7)
 
 
 def test_the_coverage_decides_who_is_unsure(predictions, finished):
@@ -266,6 +274,7 @@ def test_a_model_without_thresholds_says_so_once(metavib, finished_copy, images)
     ("flags", "words"),
     [
         (["--samples", "--mean"], "--mean"),
+        (["--sampled", "--mean"], "--sampled"),
         (["--top", "0"], "--top 0"),
         (["--coverage", "1.5"], "coverage = 1.5"),
         (["--coverage", "0"], "coverage = 0"),

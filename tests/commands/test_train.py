@@ -2,11 +2,17 @@
 
 import json
 import os
+import re
 
 import pytest
+import torch
 
+from metavib import cores, runner
+from metavib.capacity import Estimate
+from metavib.commands import train
 from metavib.commands.train import selected_by, usual_place
 from metavib.experiment import experiment_from
+from metavib.program import Program
 
 
 def test_classes_of_one_source_domain_alone_are_named(folder, metavib, training, tmp_path):
@@ -31,6 +37,61 @@ def test_the_results_are_printed_with_what_they_depend_on(metavib, training):
         "metavib predict",
     ):
         assert words in out
+
+
+def test_time_and_memory_are_told_before_the_first_step(metavib, training):
+    _, _, err = metavib(*training())
+    lines = err.splitlines()
+    (told,) = [at for at, line in enumerate(lines) if re.search(r"^About \d+ s to go and \d+\.\d GB", line)]
+    (first,) = [at for at, line in enumerate(lines) if line.startswith("training 3/3")]
+    assert told < first
+
+
+def test_a_probe_leaves_the_run_as_it_was(metavib, training, tmp_path, monkeypatch):
+    metavib(*training(out=tmp_path / "probed"))
+    monkeypatch.setattr(train, "estimate_of", lambda opened: Estimate(1, 0, 1.0, 1.0))
+    metavib(*training(out=tmp_path / "not"))
+    one, other = (
+        (tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("probed", "not")
+    )
+    assert one == other
+
+
+@pytest.mark.parametrize("threads", ["0", "-2", "1000000"])
+@pytest.mark.parametrize("command", ["train", "predict", "evaluate", "sweep", "reproduce", "serve", "demo"])
+def test_a_number_of_threads_that_is_none_is_refused(refused, command, threads):
+    given = {"predict": ["model", "file"], "demo": []}.get(command, ["nothing"])
+    assert "--threads" in refused(command, *given, "--threads", threads)
+
+
+def test_a_run_goes_on_with_the_threads_that_it_began_with(
+    metavib, training, interrupted, tmp_path, monkeypatch
+):
+    seen = []
+    monkeypatch.setattr(cores, "allowed", lambda root=None: 4)
+    monkeypatch.setattr(runner, "allowed", lambda: 4)
+    step = Program.step
+
+    def watched(self):
+        seen.append(torch.get_num_threads())
+        step(self)
+
+    monkeypatch.setattr(Program, "step", watched)
+    interrupted(*training("--threads", 2), after=1)
+    assert json.loads((tmp_path / "run" / "experiment.json").read_text())["threads"] == 2
+    assert set(seen) == {2}
+    seen.clear()
+    stopped = interrupted(*training(), after=1)
+    assert seen[-1] == 2  # and not the one thread of this process
+    assert "round" not in stopped.err
+    seen.clear()
+    asked = metavib(*training("--threads", 3))
+    assert seen[-1] == 3
+    assert "began with 2 threads and goes on with 3" in asked.err
+
+
+def test_the_command_that_goes_on_has_the_threads_that_were_asked_for(training, interrupted):
+    assert "--threads 1" in interrupted(*training("--threads", 1), after=1).err
 
 
 def test_json_is_what_stands_in_results(metavib, training, tmp_path):

@@ -60,6 +60,14 @@ def widths(monkeypatch):
     return seen
 
 
+def test_time_and_memory_of_all_runs_are_told_before_the_first_step(metavib, command):
+    _, _, err = metavib(*command("--target", "sketch,photo"))
+    lines = err.splitlines()
+    said = r"^2 runs, 0 of them finished already\. About \d+ s to go and \d+\.\d GB of memory"
+    (told,) = [at for at, line in enumerate(lines) if re.search(said, line)]
+    assert told < min(at for at, line in enumerate(lines) if line.startswith("training "))
+
+
 def names(out):
     return sorted(path.name for path in out.iterdir())
 

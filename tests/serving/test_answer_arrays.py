@@ -79,7 +79,7 @@ def test_more_images_than_a_batch_make_one_table_in_their_order(start, predictor
 
     images = some(150, 28, 28)
     table = read(ask(start(Limits(images=200)), saved(images)))
-    alone = predictors["sampled"](list(images))
+    alone = predictors["steady"](list(images))
     assert np.allclose(table["probability"], [one.probability for one in alone], atol=1e-5)
 
 

@@ -146,6 +146,7 @@ def test_what_a_program_must_know_is_in_the_file_and_beside_it(model, tmp_path):
     assert facts["classes"] == list(CLASSES)
     assert facts["image"]["size"] == 28
     assert facts["draws"] == {"classifier_noise": 4, "latent_noise": 3}
+    assert facts["default_variant"] == "mean"  # what a predictor answers by default
     shapes = {name: one["shape"] for name, one in facts["variants"]["sampled"]["inputs"].items()}
     assert shapes == {
         "images": ["batch", 1, 28, 28],

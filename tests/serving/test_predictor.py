@@ -68,8 +68,6 @@ def test_an_answer_has_all_its_parts(finished, images):
         assert tuple(answer.probabilities) == tuple(answer.distances) == ("cat", "dog")
         assert answer.probability == answer.probabilities[answer.label] == max(answer.probabilities.values())
         assert len(answer.classifiers) == predictor.draws == 2
-        of_draws = np.mean(answer.classifiers, axis=0)
-        assert list(answer.probabilities.values()) == pytest.approx(of_draws, abs=1e-6)
         by_hand = -sum(p * math.log(p) for p in answer.probabilities.values())
         assert answer.entropy == pytest.approx(by_hand, abs=1e-5)
         assert 0 <= answer.model_entropy <= answer.entropy + 1e-6
@@ -151,10 +149,43 @@ def test_more_images_than_a_batch_come_back_in_order_and_do_not_mind_each_other(
         assert answer.distances == pytest.approx(expected.distances, abs=1e-4)
 
 
-def test_the_seed_decides_the_draws(finished, images):
-    first, same, other = (metavib.load(finished.run, seed=seed)(images[0]) for seed in (0, 0, 1))
+def test_answers_by_draws_are_the_means_of_the_drawn_classifiers(finished, images):
+    predictor = metavib.load(finished.run, mode="sampled")
+    for answer in predictor(images):
+        of_draws = np.mean(answer.classifiers, axis=0)
+        assert list(answer.probabilities.values()) == pytest.approx(of_draws, abs=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["steady", "sampled"])
+def test_the_seed_decides_the_draws(finished, images, mode):
+    first, same, other = (metavib.load(finished.run, seed=seed, mode=mode)(images[0]) for seed in (0, 0, 1))
     assert first == same
-    assert first != other
+    assert first[0].classifiers != other[0].classifiers
+
+
+def test_the_seed_does_not_decide_the_answer(finished, images):
+    one, other, at_mean = (
+        metavib.load(finished.run, seed=seed, mode=mode)
+        for seed, mode in ((0, "steady"), (1, "steady"), (0, "mean"))
+    )
+    assert metavib.load(finished.run).mode == "steady"
+    assert one.threshold == other.threshold == at_mean.threshold
+    for first, second, third in zip(one(images), other(images), at_mean(images), strict=True):
+        for name in ("label", "probability", "probabilities", "entropy", "unsure", "distances"):
+            assert getattr(first, name) == getattr(second, name) == getattr(third, name)
+        assert first.model_entropy != second.model_entropy  # which draws measure
+        assert third.classifiers == ()
+
+
+def test_disagreement_is_a_part_of_the_uncertainty_however_sure_the_mean_is(finished, images):
+    predictor = metavib.load(finished.run)
+    with torch.no_grad():
+        predictor.algorithm.classifier_mean.mul_(1e3)
+        predictor.algorithm.classifier_log_variance.fill_(14.0)
+    answers = predictor(images)
+    assert min(answer.entropy for answer in answers) < 1e-3
+    for answer in answers:
+        assert 0 <= answer.model_entropy <= answer.entropy
 
 
 def test_at_the_mean_nothing_is_drawn(finished, images):
@@ -163,14 +194,14 @@ def test_at_the_mean_nothing_is_drawn(finished, images):
     for answer in one(images):
         assert answer.classifiers == ()
         assert answer.model_entropy == pytest.approx(0, abs=1e-6)
-    assert one.threshold != metavib.load(finished.run).threshold
+    assert one.threshold != metavib.load(finished.run, mode="sampled").threshold
 
 
 def test_the_coverage_is_that_of_the_source_validation_images(finished):
     half, nearly_all, all_of_them = (metavib.load(finished.run, coverage=share) for share in (0.5, 0.9, 1.0))
     assert half.threshold <= nearly_all.threshold <= all_of_them.threshold
-    assert half.threshold == half.description.calibration.sampled[50]
-    assert all_of_them.threshold == all_of_them.description.calibration.sampled[-1]
+    assert half.threshold == half.description.calibration.mean[50]
+    assert all_of_them.threshold == all_of_them.description.calibration.mean[-1]
 
 
 def test_distances_are_in_units_of_what_is_usual(finished, images):

@@ -19,7 +19,7 @@ def test_one_image_gets_what_the_predictor_says(running, predictors, image):
     assert reply.status == 200
     (answer,) = reply.json["predictions"]
     assert reply.json["problems"] == []
-    predictor = predictors["sampled"]
+    predictor = predictors["steady"]
     (expected,) = predictor.predict([predictor.decode(image(), "x")])
     assert answer["label"] == expected.label
     assert answer["probabilities"] == pytest.approx(expected.probabilities, abs=1e-6)
@@ -36,7 +36,7 @@ def test_options_choose_the_mode_the_best_and_the_samples(running, predictors, i
     (expected,) = predictors["mean"].predict([predictors["mean"].decode(image(), "x")])
     assert mean["probabilities"] == pytest.approx({expected.label: expected.probability}, abs=1e-6)
     assert mean["classifiers"] == []
-    sampled = running.send(image(), query="?samples=true").json["predictions"][0]
+    sampled = running.send(image(), query="?mode=sampled&samples=true").json["predictions"][0]
     drawn = sampled["classifiers"]
     assert len(drawn) == 2  # as the model draws
     for name, probability in sampled["probabilities"].items():

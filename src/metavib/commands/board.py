@@ -25,7 +25,7 @@ class Board(LiveTable, Watch):
         self.choices, self.cells = choices, cells
         self.states: dict[Path, str] = {}  # of a cell that runs or failed
         self.accuracies: dict[Path, float] = {}
-        self.started: dict[Path, tuple[float, int]] = {}
+        self.started: dict[Path, tuple[float, float]] = {}
 
     def __enter__(self) -> Board:
         self.begin()
@@ -34,9 +34,9 @@ class Board(LiveTable, Watch):
     def running(self, cells: Sequence[Cell], progress: Progress) -> None:
         """Note where the cells stand, and how long they will take."""
         now = time.monotonic()
-        began, first = self.started.setdefault(cells[0].out, (now, progress.step))
-        made = progress.step - first
-        left = (now - began) / made * (progress.steps - progress.step) if made else None
+        began, first = self.started.setdefault(cells[0].out, (now, progress.worked))
+        made = progress.worked - first
+        left = (now - began) / made * (progress.steps - progress.worked) if made > 0 else None
         state = f"step {progress.step}" + (f", {duration(left)} left" if left is not None else "")
         for cell in cells:
             self.states[cell.out] = state

@@ -53,9 +53,17 @@ def run(arguments: argparse.Namespace) -> int:
                 progress: Progress, number: int = number, target: str = target, algorithm: str = algorithm
             ) -> None:
                 title = f"{TITLES[algorithm]}, {target}° unseen"
-                bar.update(number * steps + progress.step, in_words(progress), title=f"{title:22}")
+                behind = number * steps
+                bar.update(
+                    behind + progress.step,
+                    in_words(progress),
+                    title=f"{title:22}",
+                    worked=behind + progress.worked,
+                )
 
-            surroundings = Surroundings(device=resolve_device(arguments.device), stop=stop, show=show)
+            surroundings = Surroundings(
+                device=resolve_device(arguments.device), stop=stop, show=show, threads=arguments.threads
+            )
             try:
                 results[target, algorithm] = run_experiment(
                     experiment, out / f"{algorithm}-{target}", surroundings
@@ -102,6 +110,7 @@ def resume_command(arguments: argparse.Namespace) -> str:
     words += ["--targets", *arguments.targets]
     words += [] if arguments.steps is None else ["--steps", str(arguments.steps)]
     words += [] if arguments.device == "auto" else ["--device", arguments.device]
+    words += [] if arguments.threads is None else ["--threads", str(arguments.threads)]
     return shlex.join(words)
 
 

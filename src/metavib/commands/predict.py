@@ -16,7 +16,7 @@ from metavib.commands.prediction_forms import CSV, Form, JSONLines, Table
 from metavib.data.images import EXTENSIONS
 from metavib.errors import UserError
 from metavib.foreign_text import visible
-from metavib.serving.predictor import BATCH, Predictor, load
+from metavib.serving.predictor import BATCH, MODES, Predictor, load
 from metavib.serving.streaming import answers
 from metavib.standard_output import Output
 from metavib.terminal import Bar, print_result, say
@@ -28,12 +28,11 @@ LONGEST_NAME = 1 << 16  # of bytes without an end: whatever that is, it is no li
 def run(arguments: argparse.Namespace) -> int:
     """Classify the files as they come. Those that cannot be read are named, and the status is 1 in the end."""
     check(arguments)
-    mode = "mean" if arguments.mean else "sampled"
     predictor = load(
         arguments.model,
         device=arguments.device,
         seed=arguments.seed,
-        mode=mode,
+        mode=mode_of(arguments),
         coverage=arguments.coverage,
     )
     total = None if STDIN in arguments.files else sum(1 for _ in image_files(arguments.files))
@@ -69,6 +68,13 @@ def run(arguments: argparse.Namespace) -> int:
     if unreadable:
         say(f"metavib: {unreadable} of {read} files could not be read.")
     return 1 if unreadable else 0
+
+
+def mode_of(arguments: argparse.Namespace) -> str:
+    """How the model is asked."""
+    if arguments.mean and arguments.sampled:
+        raise UserError("--mean draws nothing, and --sampled answers by draws: leave one of them out.")
+    return "mean" if arguments.mean else "sampled" if arguments.sampled else MODES[0]
 
 
 def check(arguments: argparse.Namespace) -> None:

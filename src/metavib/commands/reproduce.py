@@ -25,7 +25,7 @@ from metavib.grid import Done, run_grid
 from metavib.paper import Table, table_named
 from metavib.run_directory import RunDirectory
 from metavib.runner import Surroundings
-from metavib.terminal import counting_bar, duration, print_json, print_result, say, table
+from metavib.terminal import counting_bar, print_json, print_result, say, table
 from metavib.trainer import Stopped
 
 
@@ -46,6 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
             stop=stop,
             reading=reading,
             checkpoint_seconds=arguments.checkpoint_seconds,
+            threads=arguments.threads,
         )
         batch = 1 if arguments.no_batch else None
         questions: dict[tuple[str, str, int], Question] = {}
@@ -65,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
             say(f"metavib: {stopped}; what is finished is kept. To go on: {resume_command(arguments)}")
             return 130
         if arguments.plan:
-            print_result(in_words(plan))
+            print_result(plan.in_words())
             if arguments.json:
                 print_json(plan._asdict())
             return 0
@@ -185,20 +186,12 @@ def _likely(candidates: Sequence[Cell]) -> Cell:
 
 def agree(plan: Estimate, arguments: argparse.Namespace) -> None:
     """Say how much there is to do, and ask whether to begin where it is many runs."""
-    say(in_words(plan))
+    say(plan.in_words())
     left = plan.runs - plan.finished
     if left > grid_size.LARGE:
         instead = "Name fewer --algorithms, --targets or --seeds, or skip this question with --yes."
         grid_size.confirm(f"Train {left:,} runs?", yes=arguments.yes, instead=instead)
         arguments.yes = True  # the command that goes on need not ask again
-
-
-def in_words(plan: Estimate) -> str:
-    """How much there is to do."""
-    text = f"{plan.runs} runs, {plan.finished} of them finished already."
-    if plan.seconds is None:
-        return text
-    return f"{text} About {duration(plan.seconds)} to go and {plan.gigabytes:.1f} GB of memory, by a short probe."
 
 
 def resume_command(arguments: argparse.Namespace) -> str:
@@ -220,6 +213,7 @@ def resume_command(arguments: argparse.Namespace) -> str:
         "out",
         "data",
         "device",
+        "threads",
     )
     for name in single:
         if getattr(arguments, name) is not None:

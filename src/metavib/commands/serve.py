@@ -8,6 +8,7 @@ import logging
 import os
 import warnings
 
+from metavib.commands.predict import mode_of
 from metavib.errors import UserError
 from metavib.serving.guards import access_for
 from metavib.serving.limits import Limits
@@ -27,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.model,
         device=arguments.device,
         seed=arguments.seed,
-        mode="mean" if arguments.mean else "sampled",
+        mode=mode_of(arguments),
         coverage=arguments.coverage,
     )
     predictors = {first.mode: first} | {

@@ -46,6 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         skip_bad=arguments.skip_bad,
         checkpoint_seconds=arguments.checkpoint_seconds,
         batch=1 if arguments.no_batch else arguments.batch,
+        threads=arguments.threads,
     )
     refusal = f"another sweep is at work in {out}. Wait for it, or choose another --out."
     with atomic.locked(out / ".lock", refusal):
@@ -189,6 +190,7 @@ def resume_command(arguments: argparse.Namespace) -> str:
         ("batch", None),
         ("data", None),
         ("device", "auto"),
+        ("threads", None),
     ):
         if getattr(arguments, name) != usual:
             words += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]

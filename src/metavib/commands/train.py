@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from metavib.averaging import AVERAGES
+from metavib.capacity import estimate_of
 from metavib.class_accuracy import rows_of_run
 from metavib.commands.outcome import show_classes, show_expectation, show_threshold
 from metavib.config_file import read_config
@@ -98,9 +99,11 @@ def trained(
             checkpoint_seconds=arguments.checkpoint_seconds,
             stop=stop,
             reading=reading,
-            show=lambda progress: bar.update(progress.step, in_words(progress)),
+            show=lambda progress: bar.update(progress.step, in_words(progress), worked=progress.worked),
             say=bar.say,
             processes=processes,
+            threads=arguments.threads,
+            opened=lambda opened: bar.say(estimate_of(opened).in_words()),
         )
         results = run_experiment(experiment, out, surroundings)
     if expected is None or not processes.first:
@@ -219,9 +222,9 @@ def resume_command(arguments: argparse.Namespace, out: Path) -> str:
     words = ["metavib", "train", "--out", str(out)]
     if started_by_torchrun():
         words = ["torchrun", "--nproc-per-node", os.environ.get("LOCAL_WORLD_SIZE", "1"), "-m", *words]
-    for name in ("data", "memory", "device"):
+    for name in ("data", "memory", "device", "threads"):
         if getattr(arguments, name) not in (None, "auto"):
-            words += [f"--{name}", getattr(arguments, name)]
+            words += [f"--{name}", str(getattr(arguments, name))]
     words += ["--skip-bad"] if arguments.skip_bad else []
     return shlex.join(words + (["--measured-by", *arguments.measured_by] if arguments.measured_by else []))
 

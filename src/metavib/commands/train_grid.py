@@ -41,7 +41,6 @@ from metavib.runner import Surroundings
 from metavib.terminal import (
     Bar,
     counting_bar,
-    duration,
     mean_and_deviation,
     print_json,
     print_result,
@@ -70,8 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.select == LEAVE_ONE_DOMAIN_OUT:
             cells, done = run_chosen(arguments, cells, varied, batch)
         else:
-            agree(arguments, grid_size.in_words(cells), cells, batch)
+            say(f"{grid_size.in_words(cells)}.")
             with working(arguments, "training", cells) as surroundings:
+                agree(arguments, cells, surroundings, batch)
                 done = run_grid(cells, surroundings, batch=batch)
     except Stopped as stopped:
         say(f"metavib: {stopped}; the runs are kept. To go on: {resume_command(arguments)}")
@@ -144,7 +144,7 @@ def working(arguments: argparse.Namespace, what: str, cells: Sequence[Cell]) -> 
     with stop_requested() as stop, counting_bar("reading images") as reading, Bar(what, total) as bar:
 
         def show(progress: Progress) -> None:
-            bar.update(progress.step, in_words(progress))
+            bar.update(progress.step, in_words(progress), worked=progress.worked)
 
         yield Surroundings(
             device=resolve_device(arguments.device),
@@ -155,22 +155,24 @@ def working(arguments: argparse.Namespace, what: str, cells: Sequence[Cell]) -> 
             reading=reading,
             show=show,
             say=bar.say,
+            threads=arguments.threads,
         )
 
 
-def agree(arguments: argparse.Namespace, words: str, cells: Sequence[Cell], batch: int | None) -> None:
-    """Say how many runs there are to train; of many also how long they will take, and ask whether to begin."""
-    left = [cell for cell in cells if not RunDirectory(cell.out).results.exists()]
-    if len(left) <= grid_size.LARGE:
-        say(f"{words}.")
+def agree(
+    arguments: argparse.Namespace, cells: Sequence[Cell], surroundings: Surroundings, batch: int | None
+) -> None:
+    """Say how long the runs will take, and how much memory, before the first begins; ask where they are many."""
+    with counting_bar("probing kinds of runs") as probed:
+        plan = estimate(cells, replace(surroundings, stop=lambda: False), batch=batch, probed=probed)
+    surroundings.say(plan.in_words())
+    left = plan.runs - plan.finished
+    if left <= grid_size.LARGE:
         return
-    with working(arguments, "probing", cells) as surroundings:
-        plan = estimate(left, surroundings, batch=batch)
-    say(f"{words}, about {duration(plan.seconds or 0)} by a short probe.")
     seeds = arguments.seeds or ""
     one = f"For one run with seed {seeds}: --seed {seeds}. " if seeds.isdecimal() else ""
     instead = f"{one}Name fewer of what there are many of, or skip this question with --yes."
-    grid_size.confirm(f"Train {len(left):,} runs?", yes=arguments.yes, instead=instead)
+    grid_size.confirm(f"Train {left:,} runs?", yes=arguments.yes, instead=instead)
     arguments.yes = True  # the command that goes on need not ask again
 
 
@@ -190,9 +192,9 @@ def run_chosen(
     root = Path(arguments.data) if arguments.data else None
     questions = [question(candidates, root) for candidates in asked.values()]
     folds = [fold for one in questions for fold in one.all_folds]
-    words = f"{len(folds)} runs on source domains to choose by, then {len(questions)}"
-    agree(arguments, words, folds, batch)
+    say(f"{len(folds)} runs on source domains to choose by, then {len(questions)}.")
     with working(arguments, "choosing", folds) as surroundings:
+        agree(arguments, [*folds, *(some[0] for some in asked.values())], surroundings, batch)
         choices = choose(questions, surroundings, batch=batch)
     found = [one for one in choices if isinstance(one, Choice)]
     for (target, algorithm, seed), one in zip(asked, choices, strict=True):
@@ -286,7 +288,7 @@ def resume_command(arguments: argparse.Namespace) -> str:
         "out",
         "backbone",
     )
-    for name in (*names, "weights", "select", "average", "record_information", "data", "batch"):
+    for name in (*names, "weights", "select", "average", "record_information", "data", "batch", "threads"):
         if getattr(arguments, name) is not None:
             words += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
     for text in arguments.set:

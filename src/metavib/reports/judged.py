@@ -24,7 +24,7 @@ SHOWN = 6  # images answered rightly, and wrongly, whose pixels are kept
 
 @dataclass(frozen=True)
 class Answers:
-    """What a model says of some images. Draws are the same for every image, as in `metavib predict`."""
+    """What a model says of some images. Draws are the same for every image, as in `metavib predict --sampled`."""
 
     labels: Tensor  # [images]
     features: Tensor  # [images, dim]: what the method's head sees

@@ -1,9 +1,10 @@
 """A model for other programs: as ONNX or as a program of torch.export, with the draws as inputs.
 
-There are two variants. `mean` takes images alone and always gives the same answer. `sampled` also takes standard
-normal noise for the classifiers and the latent codes, so that how many draws there are, and which, is decided by
-whoever calls it; a graph that drew by itself would answer differently each time. All images of a batch see the
-same draws, as in a `Predictor`. Images are uint8 as they are decoded: scaling and normalisation are in the graph.
+There are two variants. `mean` takes images alone and gives the answers of `metavib predict`. `sampled` also takes
+standard normal noise for the classifiers and the latent codes, so that how many draws there are, and which, is
+decided by whoever calls it; a graph that drew by itself would answer differently each time. All images of a batch
+see the same draws, as in a `Predictor`. Images are uint8 as they are decoded: scaling and normalisation are in the
+graph.
 """
 
 from __future__ import annotations
@@ -178,6 +179,7 @@ def facts_of(
             "pixel_range": _pixel_range(description),
         },
         "draws": {f"{name}_noise": shape[0] for name, shape in algorithm.prediction_noise_shapes(1).items()},
+        "default_variant": Mean.name,
         "variants": {variant.name: _described(variant, suffix) for variant in variants},
         "checked_on": calibration and calibration.images,  # source validation images behind the quantiles
         "entropy_quantiles": calibration

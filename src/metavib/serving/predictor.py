@@ -31,16 +31,18 @@ from metavib.serving.predictions import Prediction, Predictions
 from metavib.terminal import say
 
 BATCH = 64
-MODES = ("sampled", "mean")
+MODES = ("steady", "mean", "sampled")  # the first is the default
 
-Mode = Literal["sampled", "mean"]
+Mode = Literal["steady", "mean", "sampled"]
 
 
 class Predictor:
     """A trained model, ready to classify.
 
-    Every image sees the same draws, which depend on the seed alone: an answer does not depend on the images
-    beside it. In the mode "mean" nothing is drawn.
+    Labels, probabilities and entropy are those of every distribution at its mean: no seed changes them. Draws say
+    how far classifiers disagree (`model_entropy`, `classifiers`). The mode "mean" draws nothing; in the mode
+    "sampled" all comes from the draws. Every image sees the same draws, which depend on the seed alone: an answer
+    does not depend on the images beside it.
     """
 
     clipped = 0  # images so far that had values beyond the range
@@ -52,7 +54,7 @@ class Predictor:
         description: ModelDescription,
         device: torch.device,
         seed: int = 0,
-        mode: str = "sampled",
+        mode: str = MODES[0],
         coverage: float = COVERAGE,
     ) -> None:
         if mode not in MODES:
@@ -62,7 +64,7 @@ class Predictor:
         self.card = ""  # README.md of the model directory, where there is one
         self.preprocessing = preprocessing_of(algorithm.backbone)
         self.mode, self.coverage = cast(Mode, mode), coverage
-        self.noise = shared_noise(algorithm, seed, device) if mode == "sampled" else None
+        self.noise = None if mode == "mean" else shared_noise(algorithm, seed, device)
         calibration = description.calibration
         self.threshold = calibration.threshold(mode, coverage) if calibration else None
         self.checked_on = (
@@ -79,7 +81,7 @@ class Predictor:
         *,
         device: str = "auto",
         seed: int = 0,
-        mode: str = "sampled",
+        mode: str = MODES[0],
         coverage: float = COVERAGE,
         **hub: Any,
     ) -> Predictor:
@@ -184,8 +186,12 @@ class Predictor:
         """
         batch = self.preprocessing(torch.from_numpy(np.ascontiguousarray(pixels)).to(self.device))
         embedded = self.algorithm.embed(batch)
-        answer = self.algorithm.predictive(embedded, self.noise)
-        return self._predictions(answer, self._distances(embedded), classifiers and self.noise is not None)
+        drawn = self.algorithm.predictive(embedded, self.noise)
+        at_mean = None
+        if self.mode == "steady" and self.noise is not None:
+            at_mean = self.algorithm.predictive(embedded, None).probabilities()
+        wanted = classifiers and self.noise is not None
+        return self._predictions(drawn, at_mean, self._distances(embedded), wanted)
 
     def _stacked(self, images: list[np.ndarray]) -> np.ndarray:
         size = self.preprocessing.size
@@ -207,11 +213,16 @@ class Predictor:
             / self._class_distance
         )
 
-    def _predictions(self, answer: Predictive, distances: Tensor | None, classifiers: bool) -> Predictions:
-        by_classifier = answer.by_classifier()  # once, and all else from it: the draws are the larger part
-        probabilities = by_classifier.mean(dim=0)
+    def _predictions(
+        self, drawn: Predictive, at_mean: Tensor | None, distances: Tensor | None, classifiers: bool
+    ) -> Predictions:
+        """`at_mean` are the probabilities of the answer, where they are not those of the draws."""
+        by_classifier = drawn.by_classifier()  # once, and all else from it: the draws are the larger part
+        of_draws = by_classifier.mean(dim=0)
+        of_model = (entropy(of_draws) - entropy(by_classifier).mean(dim=0)).clamp_min(0.0)
+        probabilities = of_draws if at_mean is None else at_mean
         total = entropy(probabilities)
-        of_model = (total - entropy(by_classifier).mean(dim=0)).clamp_min(0.0)
+        of_model = torch.minimum(of_model, total)  # a part of it, also where the mean is surer than the draws
         nats = total.cpu().double().numpy()  # compared in Python's precision
         return Predictions(
             classes=self.classes,
@@ -229,7 +240,7 @@ def load(
     *,
     device: str = "auto",
     seed: int = 0,
-    mode: str = "sampled",
+    mode: str = MODES[0],
     coverage: float = COVERAGE,
 ) -> Predictor:
     """The predictor of a model directory, or of the run directory around it.

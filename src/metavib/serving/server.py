@@ -93,8 +93,11 @@ def build_app(service: Service, access: Access) -> Guard:
     async def predict(
         top: Annotated[int | None, Query(ge=1, description="only so many probabilities")] = None,
         mode: Annotated[
-            Literal["sampled", "mean"] | None,
-            Query(description="with drawn classifiers, or with the mean ones; neither is random"),
+            Literal["steady", "mean", "sampled"] | None,
+            Query(
+                description="answers at the mean with draws for how far classifiers disagree, at the mean without "
+                "draws, or all from the draws; none is random"
+            ),
         ] = None,
         samples: Annotated[
             bool, Query(description="also the probabilities under each drawn classifier")

@@ -17,6 +17,7 @@ from typing import IO, Any, final
 import torch
 
 from metavib import atomic
+from metavib.cores import allowed, idle
 from metavib.errors import UserError
 from metavib.sweep.engine import Engine, News
 from metavib.sweep.packets import Packet
@@ -43,12 +44,12 @@ class LocalEngine(Engine):
         if workers is not None and workers < 1:
             raise UserError("--workers takes a whole number from 1.")
         self.device, self.errors = device, errors
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = allowed()
         self.gpus: list[str] = _visible_gpus() if device.type == "cuda" and device.index is None else []
         self.count = (
             workers or len(self.gpus) or (1 if device.type == "cuda" else max(1, cores // CORES_A_WORKER))
         )
-        self.threads = max(1, cores // self.count)
+        self.threads = max(1, idle() // self.count)
         self.team: list[_Worker] = []
         self.heard: queue.Queue[tuple[_Worker, dict[str, Any]]] = queue.Queue()
 

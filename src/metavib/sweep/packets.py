@@ -28,6 +28,7 @@ class Terms:
     checkpoint_seconds: float = 30.0
     batch: int | None = None  # None: as many as fit, where that pays
     blind: bool = False
+    threads: int | None = None  # of a CPU, of each worker
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ def work(values: dict[str, Any], emit: Callable[[Message], None], stop: Callable
             skip_bad=terms.skip_bad,
             checkpoint_seconds=terms.checkpoint_seconds,
             blind=terms.blind,
+            threads=terms.threads,
             stop=stop,
             say=lambda text: emit({"kind": "said", "text": text}),
         )
