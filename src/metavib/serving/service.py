@@ -127,10 +127,11 @@ class Service:
         if not self.ready:
             raise busy("the server is starting or stopping")
         now = asyncio.get_running_loop().time()
-        known = self._probe is not None and (not self._probe.done() or self._probe.result() is None)
-        if not known or (self._probe.done() and now - self._probed > READY_FOR):
-            self._probe, self._probed = asyncio.create_task(self._try_image()), now
-        if refusal := await asyncio.shield(self._probe):
+        probe = self._probe
+        if probe is None or (probe.done() and (probe.result() or now - self._probed > READY_FOR)):
+            probe = self._probe = asyncio.create_task(self._try_image())
+            self._probed = now
+        if refusal := await asyncio.shield(probe):
             raise refusal
 
     async def _try_image(self) -> Refusal | None:
