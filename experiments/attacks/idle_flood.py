@@ -22,6 +22,7 @@ def run(place: Place) -> Seen:
         for _ in range(min(50, place.of(CONNECTIONS) - len(links))):
             with contextlib.suppress(OSError):
                 links.append(place.connect(timeout=2.0))
+                links[-1].setblocking(False)
                 opened += 1
     for link in links:
         link.close()
@@ -31,5 +32,5 @@ def run(place: Place) -> Seen:
 def _silent_end(link: socket.socket) -> bool:
     """Also where it was told why: it is told only at its end."""
     with contextlib.suppress(OSError):
-        link.recv(1 << 16, socket.MSG_DONTWAIT)
+        link.recv(1 << 16)
     return ended(link)

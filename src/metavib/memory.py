@@ -86,10 +86,20 @@ def give_back_if_short() -> None:
     `keep_freed_memory` lets freed memory lie, in holes between what is kept; they must not count when a limit is
     near. Whoever reads images as they are needed calls this between two batches.
     """
-    if sys.platform == "linux" and free_memory_of_host() < max(SHORT, _taken().get("resident", 0) // 8):
-        malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if malloc_trim is not None:
-            malloc_trim(0)
+    if sys.platform == "linux" and free_memory_of_host() < max(SHORT, resident() // 8):
+        give_back()
+
+
+def give_back() -> None:
+    """Give what was freed back to the system, where glibc has kept it."""
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if malloc_trim is not None:
+        malloc_trim(0)
+
+
+def resident() -> int:
+    """Bytes that the process takes now; 0 where unknown."""
+    return _taken().get("resident", 0)
 
 
 def peak() -> int | None:

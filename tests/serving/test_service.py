@@ -167,3 +167,26 @@ def test_an_answer_is_held_until_it_is_sent(predictors, image, monkeypatch):
     size, left = asyncio.run(inside())
     assert held == [size] * 3
     assert left == 0
+
+
+def test_memory_that_was_given_back_leaves_the_process(predictors, monkeypatch):
+    monkeypatch.setattr("metavib.serving.service.TIDY_SECONDS", 0.001)
+    given: list[bool] = []
+    size = [100]
+    monkeypatch.setattr("metavib.memory.resident", lambda: size[0])
+    monkeypatch.setattr("metavib.memory.give_back", lambda: given.append(True))
+
+    async def inside() -> list[int]:
+        service = Service(predictors, Limits())
+        task = asyncio.create_task(service._tidy())
+        found = []
+        for taken, resident in ((0, 109), (200_000, 200), (0, 120), (0, 131), (0, 133)):
+            await asyncio.sleep(0.05)
+            service.budget.taken, size[0] = taken, resident
+            given.clear()
+            await asyncio.sleep(0.05)
+            found.append(len(given))
+        task.cancel()
+        return found
+
+    assert asyncio.run(inside()) == [0, 0, 1, 0, 1]  # little more; in use; 120 are usual then; not much more; more

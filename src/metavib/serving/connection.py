@@ -1,7 +1,8 @@
 """Connections of uvicorn's with limits that it does not have: on heads, on their number, on what is not read.
 
-A connection answers one request after the other. What comes early lies unparsed until its turn, and meanwhile the
-connection is not read, so that a client which sends a thousand requests at once costs no more than one. A client
+A connection answers one request after the other. What comes early lies unparsed until its turn, after those of
+clients that wait for their answers, and meanwhile the connection is not read: a client which sends a thousand
+requests at once costs no more than one. A client
 that does not take its answers is given up after a while. Where too many connections are open, those go first that
 have been quiet longest, of the address that has most.
 """
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from metavib.serving.crowding import make_room
 from metavib.serving.guards import HEADERS, json_of
 from metavib.serving.limits import Budget, Limits
+from metavib.serving.pacing import Later
 from metavib.serving.refusals import Problem, Refusal, busy
 from metavib.serving.transport import Gathered
 
@@ -23,7 +25,11 @@ if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_BYTES = 4096  # of a head that are parsed before its headers are counted
-CHUNKED_BYTES = 1024  # of a chunked body that are parsed in one turn: each of its chunks takes a call
+CHUNKED_BYTES = (
+    1024,
+    65_536,
+)  # of a chunked body that are parsed in a turn, where its chunks are small or large
+FEW_CHUNKS = 8  # each takes a call
 LOOK_SECONDS = 0.2  # between two looks whether a client that ended its side is still there
 
 _NOT_HTTP = Problem("this is not HTTP/1.1", "Use an HTTP client such as curl or a browser.")
@@ -37,7 +43,7 @@ def limited_connection(limits: Limits) -> type[HttpToolsProtocol]:
     from uvicorn.protocols.http.flow_control import FlowControl
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-    early = Budget(limits.early_bytes)
+    early, later = Budget(limits.early_bytes), Later()
     moment = itertools.count().__next__
 
     class Flow(FlowControl):
@@ -61,6 +67,7 @@ def limited_connection(limits: Limits) -> type[HttpToolsProtocol]:
             self._without_body = 0  # bytes since the last of a body: head, trailers, chunk extensions
             self._in_head = self._in_body = False
             self._left: int | None = 0  # bytes of a body that have not come; None where it is chunked
+            self._chunked, self._chunks = CHUNKED_BYTES[0], 0
             self._held, self._at = b"", 0  # what came early, and where its unparsed part begins
             self._early = early.account()
             self._ended = False  # by the client, which may still wait for answers
@@ -135,7 +142,7 @@ def limited_connection(limits: Limits) -> type[HttpToolsProtocol]:
                 at = end
                 if self._left is None and self._in_body and at < size:
                     self._keep(data, at)  # the others' turn
-                    self.loop.call_soon(self._go_on)
+                    later.call(self.loop, self._go_on)
                     return
             if self._in_head:
                 self._wait_for_head()
@@ -150,7 +157,10 @@ def limited_connection(limits: Limits) -> type[HttpToolsProtocol]:
                 found = data.find(_END_OF_HEAD, at, at + HEAD_BYTES)
                 return found + 4 if found >= 0 else min(len(data), at + HEAD_BYTES)
             if self._left is None:
-                return min(len(data), at + CHUNKED_BYTES)
+                smallest, largest = CHUNKED_BYTES
+                self._chunked = min(2 * self._chunked, largest) if self._chunks <= FEW_CHUNKS else smallest
+                self._chunks = 0
+                return min(len(data), at + self._chunked)
             end = min(len(data), at + max(1, self._left))
             self._left -= end - at
             return end
@@ -216,6 +226,7 @@ def limited_connection(limits: Limits) -> type[HttpToolsProtocol]:
 
         def on_body(self, body: bytes) -> None:
             self._without_body = 0
+            self._chunks += 1
             if not self.transport.is_closing():
                 super().on_body(body)
 
@@ -232,7 +243,7 @@ def limited_connection(limits: Limits) -> type[HttpToolsProtocol]:
         def on_response_complete(self) -> None:
             super().on_response_complete()
             if self._held:
-                self.loop.call_soon(self._go_on)  # after the others
+                later.call(self.loop, self._go_on)  # after the others
             elif self._ended and not self._answering():
                 self.transport.close()
 

@@ -4,7 +4,6 @@ Annotations are evaluated here as they stand (there is no `from __future__ impor
 them, and what they name is imported where it is used.
 """
 
-import asyncio
 from http import HTTPStatus
 from importlib.resources import files
 from inspect import signature
@@ -168,7 +167,6 @@ def build_app(service: Service, access: Access) -> Guard:
         for path, (name, kind) in PAGE.items()
     } | {"/health": Fixed(json_of(State("ok")))}
     ready_now = Fixed(json_of(State("ready")))
-    turn = asyncio.Lock()
 
     async def routes(scope: Scope, receive: Receive, send: Send) -> None:
         # FastAPI's way to a function takes several times as long as all that the function does.
@@ -187,9 +185,8 @@ def build_app(service: Service, access: Access) -> Guard:
             async def keep(message: Any) -> None:
                 said.append(message)
 
-            async with turn:
+            async with service.turn:
                 await app(scope, receive, keep)
-                await asyncio.sleep(0)
             for message in said:
                 await send(message)
         else:

@@ -12,12 +12,14 @@ from urllib.parse import parse_qsl
 
 from PIL import Image
 
+from metavib import memory
 from metavib.serving import answer_arrays, pixel_arrays
 from metavib.serving.answers import answers_of
 from metavib.serving.batching import Batcher, Job, Outcome
 from metavib.serving.guards import Scope, Send, json_of
 from metavib.serving.limits import SMALL_BYTES, Account, Budget, Limits
 from metavib.serving.metrics import ServerMetrics
+from metavib.serving.pacing import OneInATurn
 from metavib.serving.predictor import BATCH, Predictor
 from metavib.serving.refusals import Refusal, busy
 from metavib.serving.threads import MOST_AT_ONCE, ModelThreads
@@ -29,6 +31,7 @@ PREDICT = "/predict"
 SMALL_IMAGES = 200_704
 READY_SECONDS = 2.0  # in which one image is answered where the server is ready
 READY_FOR = 0.5  # seconds for which that is known then
+TIDY_SECONDS, TIDY_ABOVE = 2.0, 1.1  # how often is looked whether so many times the usual memory is taken
 THREADS_SECONDS = 2.0  # for the threads to end
 LARGE_ANSWER = 65_536  # bytes: more than this is not simply handed to the kernel
 _YES_OR_NO = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -101,6 +104,7 @@ class Service:
         self.batcher = Batcher(
             limits, batch_of(first.preprocessing.bytes, self.threads.at_once), self.threads
         )
+        self.turn = OneInATurn()
         self.ready = False
         self.threads_ended = True
         self._blank = _blank_image()
@@ -117,10 +121,21 @@ class Service:
                 uploads = [Upload(self._blank, "warm-up")] * count
                 await self.batcher.submit(uploads, predictor).answers
         self.batcher.after_batch = self.metrics.batch.observe
+        tidying = asyncio.create_task(self._tidy())
         self.ready = True
         yield
         self.ready = False
+        tidying.cancel()
         self.threads_ended = await asyncio.to_thread(self.batcher.stop, THREADS_SECONDS)
+
+    async def _tidy(self) -> None:
+        """Memory that a large request took and gave back to glibc goes back to the system."""
+        usual = memory.resident()
+        while True:
+            await asyncio.sleep(TIDY_SECONDS)
+            if self.budget.taken <= SMALL_BYTES and memory.resident() > TIDY_ABOVE * usual:
+                await asyncio.to_thread(memory.give_back)
+                usual = max(usual, memory.resident())  # what remains is in use
 
     async def check_ready(self) -> None:
         """Refuses unless an image is answered now: one is, in the way of all others, for all who ask at a time."""
@@ -188,7 +203,7 @@ class Service:
     ) -> tuple[list[Upload], list[Outcome]]:
         """From a request to its images, and what became of them. What they take of the budget is given back."""
         predictor = self.predictors[options.mode or next(iter(self.predictors))]
-        uploads = await read_uploads(headers, receive, self.limits, account, self.batcher.batch)
+        uploads = await read_uploads(headers, receive, self.limits, account, self.turn, self.batcher.batch)
         account.take(_to_be_made(uploads, predictor))
         job = self.batcher.submit(uploads, predictor, options.samples, client)
         outcomes = await self._outcomes(job, receive)
