@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 QUICKLY := --quiet --quiet -o Acquire::Retries=0 -o Acquire::http::Timeout=20
 
-.PHONY: help install demo test browser check chaos fuzz docs format lint types clean
+.PHONY: help install demo test browser check chaos attacks fuzz docs format lint types clean
 
 help:
 	@echo "make demo   train and compare four methods on handwritten digits (4 minutes)"
@@ -14,6 +14,7 @@ help:
 	@echo "make browser install chromium for the tests that open pages (make test does it for root)"
 	@echo "make fuzz   bad input by the thousand (10 minutes); counts go to results/fuzz.json"
 	@echo "make chaos  100 kills, full disks, clocks that jump: what docs/reliability.md tells of (15 minutes)"
+	@echo "make attacks hostile clients against a server on loopback (12 minutes); make chaos does it too"
 	@echo "make docs   fill in the documents' tables from results/"
 
 # Runs again only where pyproject.toml changed.
@@ -53,6 +54,10 @@ docs: $(INSTALLED)
 
 chaos: $(INSTALLED)
 	$(BIN)/python experiments/chaos.py --out results/chaos.json
+	@$(MAKE) --no-print-directory attacks
+
+attacks: $(INSTALLED)
+	$(BIN)/python experiments/attack.py --out results/attacks.json
 
 check: format lint types test
 

@@ -171,22 +171,29 @@ def test_an_answer_is_held_until_it_is_sent(predictors, image, monkeypatch):
 
 def test_memory_that_was_given_back_leaves_the_process(predictors, monkeypatch):
     monkeypatch.setattr("metavib.serving.service.TIDY_SECONDS", 0.001)
-    given: list[bool] = []
-    size = [100]
-    monkeypatch.setattr("metavib.memory.resident", lambda: size[0])
-    monkeypatch.setattr("metavib.memory.give_back", lambda: given.append(True))
+    given: list[int] = []
+    size, looks = [100], [0]
 
-    async def inside() -> list[int]:
+    def resident() -> int:
+        looks[0] += 1
+        return size[0]
+
+    monkeypatch.setattr("metavib.memory.resident", resident)
+    monkeypatch.setattr("metavib.memory.give_back", lambda: given.append(size[0]))
+
+    async def inside() -> None:
         service = Service(predictors, Limits())
         task = asyncio.create_task(service._tidy())
-        found = []
-        for taken, resident in ((0, 109), (200_000, 200), (0, 120), (0, 131), (0, 133)):
-            await asyncio.sleep(0.05)
-            service.budget.taken, size[0] = taken, resident
-            given.clear()
-            await asyncio.sleep(0.05)
-            found.append(len(given))
+        while not looks[0]:
+            await asyncio.sleep(0.001)
+        for size[0] in (109, 120, 131, 133):  # 10 % more than 100 is too much; then 120 are usual
+            seen = looks[0]
+            while looks[0] < seen + 5:
+                await asyncio.sleep(0.001)
+        service.budget.taken, size[0] = 200_000, 500  # it is in use
+        for _ in range(20):
+            await asyncio.sleep(0.001)
         task.cancel()
-        return found
 
-    assert asyncio.run(inside()) == [0, 0, 1, 0, 1]  # little more; in use; 120 are usual then; not much more; more
+    asyncio.run(inside())
+    assert given == [120, 133]
