@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 QUICKLY := --quiet --quiet -o Acquire::Retries=0 -o Acquire::http::Timeout=20
 
-.PHONY: help install demo test browser check chaos fuzz fuzz-long constraints upgrade docs format lint types clean
+.PHONY: help install demo test browser check chaos attacks fuzz fuzz-long constraints upgrade docs format lint types clean
 
 help:
 	@echo "make demo   train and compare four methods on handwritten digits (4 minutes)"
@@ -15,6 +15,7 @@ help:
 	@echo "make fuzz   bad input by the thousand (10 minutes); counts go to results/fuzz.json"
 	@echo "make fuzz-long  the same until there are 100,000 cases"
 	@echo "make chaos  100 kills, full disks, clocks that jump: what docs/reliability.md tells of (15 minutes)"
+	@echo "make attacks hostile clients against a server on loopback (12 minutes); make chaos does it too"
 	@echo "make docs   fill in the documents' tables from results/"
 
 # Runs again only where pyproject.toml or constraints.txt changed.
@@ -67,6 +68,10 @@ fuzz-long: $(INSTALLED)
 
 chaos: $(INSTALLED)
 	$(BIN)/python experiments/chaos.py --out results/chaos.json
+	@$(MAKE) --no-print-directory attacks
+
+attacks: $(INSTALLED)
+	$(BIN)/python experiments/attack.py --out results/attacks.json
 
 check: format lint types test
 

@@ -3,8 +3,8 @@
     python experiments/attack.py --out results/attacks.json
 
 Each attack has a server of its own (`metavib serve`, a small model of digits) and runs beside a client that sends
-one PNG after the other. `--source` serves another checkout, `--as before` puts what it found in the record's other
-column. `tests/test_attack_suite.py` is the short form; the exit status is 1 where a promise was not kept.
+one PNG after the other. `--source` serves another checkout, `--as before` puts what was found in the record's
+other column. `tests/test_attack_suite.py` is the short form; the exit status is 1 where a promise was not kept.
 """
 
 from __future__ import annotations

@@ -76,15 +76,13 @@ def predictors(finished: Any) -> dict[str, Any]:
 @contextlib.contextmanager
 def started(predictors: dict[str, Any], limits: Any, access: Any) -> Iterator[Running]:
     """A whole server: real sockets, uvicorn, threads."""
-    import uvicorn
-
-    from metavib.serving.listening import listen, settings
+    from metavib.serving.listening import listen, server_of
     from metavib.serving.server import build_app
     from metavib.serving.service import Service
 
     service = Service(predictors, limits)
     listener = listen("127.0.0.1", 0)
-    server = uvicorn.Server(settings(build_app(service, access), limits))
+    server = server_of(build_app(service, access), limits)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
     thread.start()
     try:
@@ -133,6 +131,45 @@ def start(predictors: dict[str, Any]) -> Iterator[Callable[..., Running]]:
             return stack.enter_context(started(predictors, limits or Limits(), access))
 
         yield begin
+
+
+class Gate:
+    """Where batches wait until it is opened."""
+
+    def __init__(self) -> None:
+        self.open, self.entered = threading.Event(), threading.Event()
+        self.sizes: list[int] = []
+
+
+@pytest.fixture
+def gated_server(start: Any, predictors: dict[str, Any]) -> Iterator[Callable[..., tuple[Running, Gate]]]:
+    """Starts a server whose model computes when it is let."""
+    from metavib.serving.predictor import Predictor
+
+    gates = []
+
+    def begin(limits: Any = None) -> tuple[Running, Gate]:
+        gate, armed = Gate(), threading.Event()
+        gates.append(gate)
+
+        class Gated(Predictor):
+            def __init__(self, like: Predictor) -> None:
+                vars(self).update(vars(like))
+
+            def classify(self, pixels: Any, classifiers: bool = True) -> Any:
+                if armed.is_set():
+                    gate.sizes.append(len(pixels))
+                    gate.entered.set()
+                    assert gate.open.wait(60)
+                return super().classify(pixels, classifiers)
+
+        server = start(limits, predictors={"mean": Gated(predictors["mean"])})
+        armed.set()
+        return server, gate
+
+    yield begin
+    for gate in gates:
+        gate.open.set()
 
 
 @pytest.fixture(scope="session")

@@ -64,6 +64,24 @@ def disk_faults() -> str:
     return markdown(["write", "fault", "the one error", "damaged", "left behind", "called again"], rows)
 
 
+def attacks() -> str:
+    """What a polite client and the memory saw beside each attack, before and after the limits of connections."""
+    found = record("attacks")
+    rows = []
+    for name, own in found["after"].items():
+        for column, seen in (("before", found["before"].get(name)), ("after", own)):
+            if seen is None:
+                continue
+            times = [
+                "none" if seen[what] is None else f"{seen[what]:.2f}" for what in ("p50", "p99", "longest")
+            ]
+            share = f"{seen['memory_peak'] / seen['memory_at_rest']:.2f}"
+            ends = [f"{seen[what]:.0f}" for what in ("recovered", "stopped")]
+            rows.append([name, column, str(seen["asked"]), str(seen["errors"]), *times, share, *ends])
+    header = ["attack", "", "asked", "errors", "half within s", "99 % within s", "longest s"]
+    return markdown([*header, "memory, of that at rest", "recovered s", "stopped s"], rows)
+
+
 def two_processes() -> str:
     """What a second process was told."""
     rows = []
@@ -98,4 +116,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "two processes": two_processes,
     "clock jumps": clock_jumps,
     "chaos machine": chaos_machine,
+    "attacks": attacks,
 }

@@ -1,4 +1,4 @@
-"""Where an attack takes place: a port on loopback, some seconds, some size. And the bytes that attacks send."""
+"""Where an attack takes place: a port on loopback, for some seconds, in some size. And what attackers send."""
 
 from __future__ import annotations
 

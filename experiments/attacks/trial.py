@@ -63,8 +63,10 @@ class Trial:
         }
 
 
-def try_one(name: str, model: Path, source: Path, seconds: float, share: float = 1.0) -> Trial:
-    """Start a server, attack it, look what becomes of it."""
+def try_one(
+    name: str, model: Path, source: Path, seconds: float, share: float = 1.0, *, stop: bool = True
+) -> Trial:
+    """Start a server, attack it, look what becomes of it; then stop it in the middle of another attack."""
     with served(model, source) as server:
         with Memory(server) as memory, Polite(server.port) as polite:
             time.sleep(REST)
@@ -80,13 +82,13 @@ def try_one(name: str, model: Path, source: Path, seconds: float, share: float =
         recovered = max(
             max(slow, default=ended) - ended, memory.back_at(MEMORY * at_rest, ended) - ended, 0.0
         )
-        times = sorted(one.seconds if one.status == 200 else math.inf for one in asked)
-        stopped, status = stop_under(name, server, share)
+        times = times_of(asked)
+        stopped, status = stop_under(name, server, share) if stop else (0.0, 0)
         return Trial(
             asked=len(asked),
             errors=sum(one.status != 200 for one in asked),
-            p50=_share(times, 0.5),
-            p99=_share(times, 0.99),
+            p50=share_of(times, 0.5),
+            p99=share_of(times, 0.99),
             longest=max((one.seconds for one in asked), default=math.inf),
             memory_at_rest=at_rest,
             memory_peak=peak,
@@ -173,5 +175,11 @@ def _good(one: Asked) -> bool:
     return one.status == 200 and one.seconds <= LATENCY
 
 
-def _share(times: list[float], share: float) -> float:
+def times_of(asked: list[Asked]) -> list[float]:
+    """Seconds, the shortest first; infinite where there was no answer."""
+    return sorted(one.seconds if one.status == 200 else math.inf for one in asked)
+
+
+def share_of(times: list[float], share: float) -> float:
+    """Within how many seconds this share was answered."""
     return times[min(len(times) - 1, int(share * len(times)))] if times else math.inf

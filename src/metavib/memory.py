@@ -86,16 +86,15 @@ def give_back_if_short() -> None:
     `keep_freed_memory` lets freed memory lie, in holes between what is kept; they must not count when a limit is
     near. Whoever reads images as they are needed calls this between two batches.
     """
-    if sys.platform == "linux" and free_memory_of_host() < max(SHORT, _taken().get("resident", 0) // 8):
+    if sys.platform == "linux" and free_memory_of_host() < max(SHORT, taken() // 8):
         give_back()
 
 
 def give_back() -> None:
-    """Give what was freed back to the system, as after something much larger than what usually comes."""
-    if sys.platform == "linux":
-        malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none
-        if malloc_trim is not None:
-            malloc_trim(0)
+    """Give what was freed back to the system, where glibc has kept it."""
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if malloc_trim is not None:
+        malloc_trim(0)
 
 
 def taken() -> int:

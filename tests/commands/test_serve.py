@@ -75,6 +75,43 @@ def test_a_stop_answers_what_runs_refuses_what_comes_and_exits_0(served, image, 
     assert process.stderr.read() == ""
 
 
+HANGS = """
+import sys, threading, time
+from metavib.cli import main
+from metavib.commands import serve
+from metavib.serving.limits import Limits
+from metavib.serving.predictor import Predictor
+
+honest = Predictor.decode
+def decode(self, content, name):
+    if name != "warm-up":
+        time.sleep(600)
+    return honest(self, content, name)
+
+Predictor.decode = decode
+serve.limits_of = lambda arguments: Limits(stop_seconds=1)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_stop_does_not_wait_for_a_decoder(program, finished, image):
+    command = [program[0], "-c", HANGS, "serve", str(finished.run), "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        port = int(json.loads(process.stdout.readline())["address"].rpartition(":")[2])
+        content = image()
+        with socket.create_connection(("127.0.0.1", port), timeout=100) as link:
+            head = "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
+            link.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+            while b"metavib_waiting_images 1" not in ask(port, "GET", "/metrics")[1]:
+                time.sleep(0.01)
+            process.send_signal(signal.SIGTERM)
+            answer = link.recv(10_000)
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert b"the server is stopping" in answer
+        assert process.wait(60) == 0
+        assert "Traceback" not in process.stderr.read()
+
+
 def test_many_clients_at_once_get_their_own_answers(served, image):
     _, port, _ = served()
     contents = [image(seed=seed) for seed in range(16)]

@@ -137,33 +137,13 @@ def eventually(condition: Callable[[], Any], seconds: float = 10) -> bool:
     return True
 
 
-def test_a_client_that_goes_away_frees_its_work(start, predictors, image):
-    import threading
-
-    from metavib.serving.predictor import Predictor
-
-    gate, entered = threading.Event(), threading.Event()
-    sizes: list[int] = []
-
-    class Gated(Predictor):
-        def __init__(self, like: Predictor) -> None:
-            vars(self).update(vars(like))
-
-        def classify(self, pixels: Any, classifiers: bool = True) -> Any:
-            if armed:
-                sizes.append(len(pixels))
-                entered.set()
-                assert gate.wait(20)
-            return super().classify(pixels, classifiers)
-
-    armed: list[bool] = []
-    server = start(predictors={"mean": Gated(predictors["mean"])})
-    armed.append(True)
+def test_a_client_that_goes_away_frees_its_work(gated_server, image):
+    server, gate = gated_server()
     content = image()
     request = POST + f"Content-Length: {len(content)}\r\n\r\n".encode() + content
     links = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(6)]
     links[0].sendall(request)
-    assert entered.wait(20)
+    assert gate.entered.wait(20)
     for link in links[1:]:
         link.sendall(request)
     assert eventually(lambda: server.service.batcher.waiting == 6)
@@ -172,11 +152,11 @@ def test_a_client_that_goes_away_frees_its_work(start, predictors, image):
     assert eventually(
         lambda: server.service.budget.taken == len(content) + 28 * 28
     )  # only the first is still held
-    gate.set()
+    gate.open.set()
     assert links[0].recv(100).startswith(b"HTTP/1.1 200")
     links[0].close()
     assert eventually(lambda: server.service.batcher.waiting == 0)
-    assert sizes == [1]
+    assert gate.sizes == [1]
     assert 'metavib_images_total{outcome="abandoned"} 5.0' in server.ask("GET", "/metrics").body.decode()
 
 
@@ -244,18 +224,3 @@ def test_clients_that_say_nothing_or_little_are_let_go(start):
     # One that was answered may keep its connection for a while, and no longer.
     kept = server.raw(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert kept.startswith(b"HTTP/1.1 200")
-
-
-def test_connections_are_limited(start):
-    server = start(Limits(connections=5))
-    links = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(5)]
-    try:
-        answer = server.raw(b"")
-        assert answer.startswith(b"HTTP/1.1 503")
-        assert b"retry-after: 1" in answer
-    finally:
-        for link in links:
-            link.close()
-    assert eventually(
-        lambda: server.raw(b"GET /health HTTP/1.0\r\nHost: localhost\r\n\r\n").startswith(b"HTTP/1.1 200")
-    )

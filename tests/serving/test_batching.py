@@ -56,7 +56,7 @@ def run(work: Any, limits: Limits | None = None, **settings: Any) -> Any:
             async with asyncio.timeout(WAIT):
                 return await work(batcher)
         finally:
-            await asyncio.to_thread(batcher.stop)
+            assert await asyncio.to_thread(batcher.stop, WAIT)
 
     return asyncio.run(inside())
 

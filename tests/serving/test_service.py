@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import socket
+import threading
+import time
 
 import numpy as np
 import pytest
 
 from metavib.data.transforms import Preprocessing
-from metavib.serving.limits import Limits
+from metavib.serving.limits import SMALL_BYTES, Budget, Limits
 from metavib.serving.pixel_arrays import TYPE
-from metavib.serving.service import batch_of
+from metavib.serving.refusals import Refusal
+from metavib.serving.service import Service, batch_of
 
 
 @pytest.mark.parametrize(
@@ -49,3 +54,146 @@ def test_images_of_arrays_are_counted_by_what_became_of_them(start):
     }
     assert counted["sure"] + counted["unsure"] == 7
     assert counted["refused"] == 2
+
+
+def test_ready_means_that_an_image_is_answered(gated_server, image, monkeypatch):
+    monkeypatch.setattr("metavib.serving.service.READY_SECONDS", 0.2)
+    monkeypatch.setattr("metavib.serving.service.READY_FOR", 0.0)
+    server, gate = gated_server()
+    for _ in range(2):
+        reply = server.ask("GET", "/ready")  # the model has begun with an image, and does not end
+        assert (reply.status, reply.headers["retry-after"]) == (503, "1")
+        assert "not answered" in reply.json["error"]
+        assert server.ask("GET", "/health").status == 200
+    gate.open.set()
+    end = time.monotonic() + 60
+    while server.ask("GET", "/ready").status != 200:
+        assert time.monotonic() < end
+    assert server.service.budget.taken == 0
+
+
+def test_not_ready_where_images_would_be_refused(gated_server, image):
+    server, gate = gated_server(Limits(waiting_images=2))
+    links = []
+    for _ in range(2):
+        links.append(socket.create_connection(("127.0.0.1", server.port), timeout=60))
+        head = "POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
+        links[-1].sendall(f"{head}Content-Length: {len(image())}\r\n\r\n".encode() + image())
+    end = time.monotonic() + 60
+    while server.service.batcher.waiting < 2:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert server.send(image()).status == 503
+    assert server.ask("GET", "/ready").status == 503
+    gate.open.set()
+    for link in links:
+        with link:
+            assert link.recv(1000).startswith(b"HTTP/1.1 200")
+    assert server.ask("GET", "/ready").status == 200
+
+
+def test_who_asks_at_a_time_whether_it_is_ready_costs_one_image(gated_server):
+    server, gate = gated_server()
+    gate.open.set()
+    threads = [threading.Thread(target=server.ask, args=("GET", "/ready")) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(gate.sizes) <= 8
+
+
+def test_small_requests_have_room_where_large_ones_have_none():
+    budget = Budget(1000_000, for_small=300_000)
+    with budget.account() as large, budget.account() as small:
+        large.take(700_000)
+        with pytest.raises(Refusal) as refusal:
+            large.take(1)
+        assert refusal.value.status == 503
+        small.take(SMALL_BYTES)
+        with pytest.raises(Refusal):
+            small.take(1)
+    assert budget.taken == 0
+
+
+def test_one_image_has_room_where_many_have_none(gated_server, image):
+    server, gate = gated_server(Limits(waiting_images=8, connections=8))
+    refused = []
+    threads = []
+    for count in (4, 2):
+        asking = lambda count=count: refused.append(server.send(array(count, 28, 28), TYPE).status)  # noqa: E731
+        threads.append(threading.Thread(target=asking))
+        threads[-1].start()
+    end = time.monotonic() + 60
+    while server.service.batcher.waiting < 6:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert server.send(array(2, 28, 28), TYPE).status == 503
+    threads.append(threading.Thread(target=lambda: refused.append(server.send(image()).status)))
+    threads[-1].start()
+    while server.service.batcher.waiting < 7:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    gate.open.set()
+    for thread in threads:
+        thread.join()
+    assert refused == [200, 200, 200]
+
+
+def test_an_answer_is_held_until_it_is_sent(predictors, image, monkeypatch):
+    monkeypatch.setattr("metavib.serving.service.LARGE_ANSWER", 10)
+    held: list[int] = []
+    asked: list[bool] = []
+
+    async def inside() -> tuple[int, int]:
+        service = Service(predictors, Limits())
+        sent: list[bytes] = []
+
+        async def receive() -> dict[str, object]:
+            if asked:
+                await asyncio.Event().wait()
+            asked.append(True)
+            return {"type": "http.request", "body": image(), "more_body": False}
+
+        async def send(message: dict[str, object]) -> None:
+            held.append(service.budget.taken)
+            sent.append(message.get("body", b""))
+
+        scope = {"query_string": b"", "headers": [(b"content-type", b"image/png")], "client": ("a", 1)}
+        async with service.running():
+            await service.respond(scope, receive, send)
+        return len(b"".join(sent)), service.budget.taken
+
+    size, left = asyncio.run(inside())
+    assert held == [size] * 3
+    assert left == 0
+
+
+def test_memory_that_was_given_back_leaves_the_process(predictors, monkeypatch):
+    monkeypatch.setattr("metavib.serving.service.TIDY_SECONDS", 0.001)
+    given: list[int] = []
+    size, looks = [100], [0]
+
+    def resident() -> int:
+        looks[0] += 1
+        return size[0]
+
+    monkeypatch.setattr("metavib.memory.resident", resident)
+    monkeypatch.setattr("metavib.memory.give_back", lambda: given.append(size[0]))
+
+    async def inside() -> None:
+        service = Service(predictors, Limits())
+        task = asyncio.create_task(service._tidy())
+        while not looks[0]:
+            await asyncio.sleep(0.001)
+        for size[0] in (109, 120, 131, 133):  # 10 % more than 100 is too much; then 120 are usual
+            seen = looks[0]
+            while looks[0] < seen + 5:
+                await asyncio.sleep(0.001)
+        service.budget.taken, size[0] = 200_000, 500  # it is in use
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        task.cancel()
+
+    asyncio.run(inside())
+    assert given == [120, 133]

@@ -38,7 +38,20 @@ def test_tokens_that_cannot_be_sent_or_are_guessed_are_refused(token):
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "[::2]:80"]
+    "host",
+    [
+        *(
+            "evil.example",
+            "evil.example:80",
+            "127.0.0.1.evil.example",
+            "",
+            "[::2]:80",
+            "[::1].evil.com",
+            "[::1]x",
+        ),
+        *("[::1]:80:80", "[localhost]", "::1", "localhost:evil.com", "localhost:80x", "localhost:80:80"),
+        *("evil.com@localhost", "localhost:80@evil.com", "localhost/evil.com", " localhost x"),
+    ],
 )
 def test_a_name_that_points_here_is_refused(running, host):
     reply = running.ask("GET", "/model", headers={"Host": host})
@@ -46,9 +59,25 @@ def test_a_name_that_points_here_is_refused(running, host):
     assert "--allow-host" in reply.json["what_to_do"]
 
 
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8000", "127.0.0.1:1", "[::1]:99"])
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:8000", "127.0.0.1:1", "[::1]:99", "[::1]", "localhost:"]
+)
 def test_names_of_this_machine_are_answered(running, host):
     assert running.ask("GET", "/model", headers={"Host": host}).status == 200
+
+
+@pytest.mark.parametrize("name", ["Host", "Origin", "Authorization", "Content-Type"])
+def test_a_header_that_decides_something_comes_once(start, name):
+    server = start(token="the-right-one")  # noqa: S106
+    headers = ["Host: localhost", "Authorization: Bearer the-right-one", "Connection: close"]
+    values = {"Host": "evil.com", "Origin": "http://localhost"}
+    for _ in range(1 if name in ("Host", "Authorization") else 2):
+        headers.append(f"{name}: {values.get(name, 'x')}")
+    for lines in (headers, headers[::-1]):
+        text = "".join(f"{line}\r\n" for line in lines)
+        received = server.raw(f"GET /model HTTP/1.1\r\n{text}\r\n".encode())
+        assert received.startswith(b"HTTP/1.1 400")
+        assert b"twice" in received
 
 
 def test_pages_of_other_sites_are_refused(running, image):

@@ -8,6 +8,7 @@ import pytest
 from serving_fixtures import form
 
 from metavib.serving.limits import Budget, Limits
+from metavib.serving.pacing import OneInATurn
 from metavib.serving.refusals import Refusal
 from metavib.serving.uploads import ClientGone, FormReader, harmless_name, read_uploads
 
@@ -80,7 +81,9 @@ def read(messages, limits=None):
     async def work():
         with budget.account() as account:
             headers = {b"content-type": b"image/png"}
-            return await read_uploads(headers, receive, limits or Limits(body_seconds=0.05), account)
+            return await read_uploads(
+                headers, receive, limits or Limits(body_seconds=0.05), account, OneInATurn()
+            )
 
     try:
         return asyncio.run(work())

@@ -6,6 +6,7 @@ import argparse
 import gc
 import logging
 import os
+import sys
 import warnings
 
 from metavib.commands.predict import mode_of
@@ -59,6 +60,10 @@ def run(arguments: argparse.Namespace) -> int:
             serve(app, listener, limits, on_start)
     finally:
         gc.unfreeze()  # or libraries complain at the end that things were left
+    if not service.threads_ended:  # one has an image that takes long; all clients have their answers
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
     return 0
 
 

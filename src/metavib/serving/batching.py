@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections import deque
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -25,6 +25,7 @@ from metavib.serving.predictions import NOT_FINITE, Predictions
 from metavib.serving.predictor import BATCH, Predictor
 from metavib.serving.refusals import Refusal, busy, our_fault, too_large
 from metavib.serving.threads import ModelThreads
+from metavib.serving.turns import NOBODY, Client, Turns
 from metavib.serving.uploads import Upload
 
 Outcome = Predictions | Refusal
@@ -37,6 +38,8 @@ class Job:
     predictor: Predictor
     answers: asyncio.Future[list[Outcome]]
     samples: bool = True  # whether the probabilities under each drawn classifier are asked for
+    client: Client = NOBODY
+    images: int = 0
     pieces: list[Piece] = field(default_factory=list)
     unanswered: int = 0
     abandoned: bool = False  # read by the threads: nobody waits for the answer any more
@@ -72,8 +75,8 @@ class Lane:
         prepare: Callable[[], int] = lambda: 1,
     ) -> None:
         """`prepare` is called in each thread; the first one hears how many there are to be."""
-        self._name, self._work, self._most, self._prepare = name, work, most, prepare
-        self._waiting: deque[Piece] = deque()
+        self._name, self._work, self._prepare = name, work, prepare
+        self._waiting: Turns[Piece] = Turns(most)
         self._condition = threading.Condition()
         self._stopping = False
         self._thread = self._new_thread(self._run)
@@ -93,8 +96,12 @@ class Lane:
         with self._condition:
             self._stopping = True
             self._condition.notify_all()
+
+    def ended(self, seconds: float) -> bool:
+        """Whether its threads have come to their end, now or within that time."""
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     def _new_thread(self, work: Callable[[], None]) -> threading.Thread:
         return threading.Thread(target=work, name=f"metavib {self._name}", daemon=True)
@@ -120,11 +127,7 @@ class Lane:
             self._condition.wait_for(lambda: self._waiting or self._stopping)
             if self._stopping:
                 return []
-            taken = [self._waiting.popleft()]
-            images = len(taken[0])
-            while self._waiting and images + len(self._waiting[0]) <= self._most:
-                taken.append(self._waiting.popleft())
-                images += len(taken[-1])
+            taken = self._waiting.take()
             if self._waiting:
                 self._condition.notify()  # there is more than one can take
             return taken
@@ -137,6 +140,9 @@ class Batcher:
         self.limits, self.batch = limits, batch
         self.after_batch: Callable[[int], None] = lambda size: None
         self.waiting = 0  # images that were handed in and are not answered
+        # There is always room for one image of every connection, however many others send.
+        self._most = limits.waiting_images
+        self._most_of_several = self._most - min(limits.connections, self._most // 4)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._model_threads = model_threads
         self._model = Lane(
@@ -152,18 +158,27 @@ class Batcher:
         for lane in self._lanes:
             lane.start()
 
-    def stop(self) -> None:
-        """End the threads."""
+    def stop(self, seconds: float) -> bool:
+        """End the threads; whether all of them did within that time. One may be busy with an image for longer."""
         for lane in self._lanes:
             lane.stop()
+        end = time.monotonic() + seconds
+        return all(lane.ended(max(0.0, end - time.monotonic())) for lane in self._lanes)
 
-    def submit(self, uploads: Sequence[Upload], predictor: Predictor, samples: bool = True) -> Job:
+    def submit(
+        self,
+        uploads: Sequence[Upload],
+        predictor: Predictor,
+        samples: bool = True,
+        client: Client = NOBODY,
+    ) -> Job:
         """Hand images in; refused where too many wait already."""
         assert self._loop is not None, "the batcher was not started"
         images = sum(map(len, uploads))
-        if self.waiting + images > self.limits.waiting_images:
+        most = self._most if images == 1 or not self.waiting else self._most_of_several
+        if self.waiting + images > most:
             raise busy(f"{self.waiting} images wait already")
-        job = Job(predictor, self._loop.create_future(), samples, unanswered=len(uploads))
+        job = Job(predictor, self._loop.create_future(), samples, client, images, unanswered=len(uploads))
         job.pieces = [Piece(job, upload) for upload in uploads]
         self.waiting += images
         for piece in job.pieces:

@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import ipaddress
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 
 from metavib.errors import UserError
 from metavib.serving.metrics import ServerMetrics
-from metavib.serving.refusals import Refusal, our_fault
+from metavib.serving.refusals import Refusal, busy, our_fault
 from metavib.serving.uploads import Receive
 
 Scope = MutableMapping[str, Any]
@@ -24,8 +25,15 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 OPEN_PATHS = ("/", "/page.css", "/page.js", "/health", "/ready")  # they tell nothing about model or images
 LINGER_SECONDS = 2.0
+ONCE = (
+    b"host",
+    b"origin",
+    b"authorization",
+    b"content-type",
+)  # headers of which the second would be passed over
+_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^:\[\]]*))(?::[0-9]{0,5})?", re.ASCII)
 
-_HEADERS = [
+HEADERS = [
     (
         b"content-security-policy",
         b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: "
@@ -88,10 +96,14 @@ class Guard:
         exchange = Exchange(scope, receive, send)
         started = time.perf_counter()
         try:
+            if len(exchange.headers) != len(scope["headers"]):
+                _check_once(scope["headers"])
             self._check(scope["path"], exchange.headers)
             await self.app(scope, exchange.receive, exchange.send)
         except Refusal as refusal:
             await exchange.refuse(refusal)
+        except asyncio.CancelledError:  # its time is over
+            await exchange.refuse(busy("the server is stopping"))
         except Exception as error:
             logging.getLogger("metavib").error("a request failed", exc_info=error)
             await exchange.refuse(our_fault())
@@ -146,7 +158,7 @@ class Exchange:
         """Adds our headers. A client that is still sending gets its answer, and then the connection ends."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            message["headers"] = [*message.get("headers", ()), *_HEADERS]
+            message["headers"] = [*message.get("headers", ()), *HEADERS]
             if self._unread:
                 message["headers"].append((b"connection", b"close"))
         elif self._unread and not message.get("more_body", False):
@@ -174,7 +186,7 @@ class Exchange:
             async with asyncio.timeout(LINGER_SECONDS):
                 while self._unread:
                     await self.receive()
-        except TimeoutError:
+        except (TimeoutError, asyncio.CancelledError):  # the time is over, of this or of the server
             pass
 
 
@@ -185,8 +197,16 @@ def json_of(value: Any) -> bytes:
     return orjson.dumps(value)
 
 
+def _check_once(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    names = [name for name, _ in headers]
+    for name in ONCE:
+        if names.count(name) > 1:
+            raise Refusal(
+                HTTPStatus.BAD_REQUEST, f"the header {name.decode()} was sent twice", "Send each header once."
+            )
+
+
 def _name_of(host: str) -> str:
-    """Of "name:port" or "[address]:port", in small letters."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower()
+    """Of "name", "[address]", "name:port" or "[address]:port", in small letters; of anything else nothing."""
+    found = _HOST.fullmatch(host.lower())
+    return found[1] or found[2] if found else ""

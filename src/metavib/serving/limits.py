@@ -8,6 +8,7 @@ from types import TracebackType
 from metavib.errors import UserError
 from metavib.serving.refusals import busy
 
+SMALL_BYTES = 131_072  # of a request: there is always room for one with this much on every connection
 LARGE_PIXELS = 4_000_000  # larger images are decoded one at a time, so that small ones do not wait for them
 
 
@@ -27,7 +28,10 @@ class Limits:
     )
     connections: int = 512
     header_bytes: int = 32_768
+    headers: int = 100
     header_seconds: float = 10.0
+    early_bytes: int = 16_000_000  # of all clients: requests that came before the last one was answered
+    send_seconds: float = 10.0  # in which a client takes some of its answer, or is given up
     idle_seconds: int = 30  # of a connection between two requests
     stop_seconds: int = 30  # for requests that are being answered when the server stops
 
@@ -38,10 +42,11 @@ class Limits:
 
 
 class Budget:
-    """The bytes that all requests together may hold."""
+    """The bytes that all requests together may hold. Some are kept for small requests."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, for_small: int = 0) -> None:
         self.most, self.taken = most, 0
+        self.for_large = most - min(for_small, most // 2)
 
     def account(self) -> Account:
         """What one request takes; all of it is given back at the end of the block."""
@@ -60,12 +65,17 @@ class Account:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Nothing is held any more."""
         self.budget.taken -= self.taken
         self.taken = 0
 
     def take(self, count: int) -> None:
         """So many bytes more; refused where all requests together would hold too many."""
-        if self.budget.taken + count > self.budget.most:
+        small = self.taken + count <= SMALL_BYTES
+        if self.budget.taken + count > (self.budget.most if small else self.budget.for_large):
             raise busy("the server holds as many bytes of images as it may")
         self.budget.taken += count
         self.taken += count

@@ -10,6 +10,9 @@ from metavib.errors import UserError
 from metavib.serving.connection import limited_connection
 from metavib.serving.guards import Guard
 from metavib.serving.limits import Limits
+from metavib.serving.stopping import stop
+
+UNSENT_BYTES = 131_072  # that the kernel takes of an answer before its client reads
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -19,6 +22,9 @@ def listen(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.setsockopt(
+                socket.SOL_SOCKET, socket.SO_SNDBUF, UNSENT_BYTES
+            )  # its connections have it too
             listener.bind(address)
         except BaseException:
             listener.close()
@@ -53,12 +59,11 @@ def settings(app: Guard, limits: Limits) -> Any:
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=limits.idle_seconds,
-        timeout_graceful_shutdown=limits.stop_seconds,
     )
 
 
-def serve(app: Guard, listener: socket.socket, limits: Limits, on_start: Callable[[], None]) -> None:
-    """Answer until SIGTERM or Ctrl-C; then requests that are being answered are answered, and no more."""
+def server_of(app: Guard, limits: Limits, on_start: Callable[[], None] = lambda: None) -> Any:
+    """A server that answers until it is told to stop."""
     config = settings(app, limits)
     import uvicorn
 
@@ -73,4 +78,16 @@ def serve(app: Guard, listener: socket.socket, limits: Limits, on_start: Callabl
             await super().startup(sockets)
             on_start()
 
-    Server(config).run([listener])
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            for listening in self.servers:
+                listening.close()
+            for listener in sockets or []:
+                listener.close()
+            await stop(self, limits.stop_seconds)
+
+    return Server(config)
+
+
+def serve(app: Guard, listener: socket.socket, limits: Limits, on_start: Callable[[], None]) -> None:
+    """Answer until SIGTERM or Ctrl-C; then requests that are being answered are answered, and no more."""
+    server_of(app, limits, on_start).run([listener])

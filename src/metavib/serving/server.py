@@ -14,7 +14,7 @@ from metavib.errors import UserError
 from metavib.serving import pixel_arrays
 from metavib.serving.answers import Answers, ModelFacts, State, facts_of
 from metavib.serving.guards import Access, Guard, Scope, Send, json_of
-from metavib.serving.refusals import Problem, Refusal, busy, our_fault
+from metavib.serving.refusals import Problem, Refusal, our_fault
 from metavib.serving.service import PREDICT, Service
 from metavib.serving.uploads import Receive
 
@@ -54,6 +54,19 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
     },
     **{status: {"model": Problem, "description": text} for status, text in _PROBLEMS.items()},
 }
+
+
+class Fixed:
+    """An answer that is always the same."""
+
+    def __init__(self, content: bytes, kind: str = "application/json") -> None:
+        self._content = content
+        self._head = [(b"content-type", kind.encode()), (b"content-length", str(len(content)).encode())]
+
+    async def send(self, send: Send) -> None:
+        """To one client."""
+        await send({"type": "http.response.start", "status": 200, "headers": self._head})
+        await send({"type": "http.response.body", "body": self._content})
 
 
 def build_app(service: Service, access: Access) -> Guard:
@@ -110,19 +123,17 @@ def build_app(service: Service, access: Access) -> Guard:
         return as_json(facts_of(service.predictors, service.limits, __version__))
 
     @app.get("/health", summary="Whether the server is there", response_model=State)
-    async def health() -> Response:
-        return as_json(State("ok"))
+    async def health() -> None:
+        raise AssertionError("described here, answered below")
 
     @app.get(
         "/ready",
         summary="Whether the server takes images",
         response_model=State,
-        responses={503: {"model": Problem, "description": "It is starting or stopping"}},
+        responses={503: {"model": Problem, "description": "It would not answer an image now"}},
     )
-    async def ready() -> Response:
-        if not service.ready:
-            raise busy("the server is starting or stopping")
-        return as_json(State("ready"))
+    async def ready() -> None:
+        raise AssertionError("described here, answered below")
 
     @app.get("/metrics", summary="Numbers for Prometheus", response_model=None)
     async def metrics() -> Response:
@@ -132,16 +143,6 @@ def build_app(service: Service, access: Access) -> Guard:
     @app.get("/openapi.json", include_in_schema=False)
     async def openapi() -> Response:
         return as_json(app.openapi())
-
-    def add_file(path: str, name: str, kind: str) -> None:
-        content = files("metavib.serving").joinpath("page", name).read_bytes()
-
-        @app.get(path, include_in_schema=False)
-        async def file() -> Response:
-            return Response(content, media_type=kind)
-
-    for path, (name, kind) in PAGE.items():
-        add_file(path, name, kind)
 
     @app.exception_handler(Refusal)
     async def refused(request: Request, refusal: Refusal) -> Response:
@@ -164,10 +165,33 @@ def build_app(service: Service, access: Access) -> Guard:
             Problem(what, "See /openapi.json for what there is."), error.status_code, error.headers
         )
 
+    fixed = {
+        path: Fixed(files("metavib.serving").joinpath("page", name).read_bytes(), kind)
+        for path, (name, kind) in PAGE.items()
+    } | {"/health": Fixed(json_of(State("ok")))}
+    ready_now = Fixed(json_of(State("ready")))
+
     async def routes(scope: Scope, receive: Receive, send: Send) -> None:
         # FastAPI's way to a function takes several times as long as all that the function does.
-        if scope["type"] == "http" and scope["path"] == PREDICT and scope["method"] == "POST":
+        path, method = scope.get("path"), scope.get("method")
+        if method == "POST" and path == PREDICT:
             await service.respond(scope, receive, send)
+        elif method == "GET" and path in fixed:
+            await fixed[path].send(send)
+        elif method == "GET" and path == "/ready":
+            await service.check_ready()
+            await ready_now.send(send)
+        elif scope["type"] == "http":
+            # One in each turn of the event loop, whoever asks: predictions must not wait for these.
+            said: list[Any] = []
+
+            async def keep(message: Any) -> None:
+                said.append(message)
+
+            async with service.turn:
+                await app(scope, receive, keep)
+            for message in said:
+                await send(message)
         else:
             await app(scope, receive, send)
 

@@ -12,21 +12,29 @@ from urllib.parse import parse_qsl
 
 from PIL import Image
 
+from metavib import memory
 from metavib.data.deep_images import PILLOW_MODES
 from metavib.serving import answer_arrays, pixel_arrays
 from metavib.serving.answers import answers_of
 from metavib.serving.batching import Batcher, Job, Outcome
 from metavib.serving.guards import Scope, Send, json_of
-from metavib.serving.limits import Budget, Limits
+from metavib.serving.limits import SMALL_BYTES, Account, Budget, Limits
 from metavib.serving.metrics import ServerMetrics
+from metavib.serving.pacing import OneInATurn
 from metavib.serving.predictor import BATCH, Predictor
 from metavib.serving.refusals import Refusal, busy
 from metavib.serving.threads import MOST_AT_ONCE, ModelThreads
+from metavib.serving.turns import NOBODY, Client
 from metavib.serving.uploads import ClientGone, Receive, Upload, read_uploads
 
 PREDICT = "/predict"
 # Bytes of a batch of small images: 256 digits of 28 x 28. With 64 the digit network takes 1.1 times as long.
 SMALL_IMAGES = 200_704
+READY_SECONDS = 2.0  # in which one image is answered where the server is ready
+READY_FOR = 0.5  # seconds for which that is known then
+TIDY_SECONDS, TIDY_ABOVE = 2.0, 1.1  # how often is looked whether so many times the usual memory is taken
+THREADS_SECONDS = 2.0  # for the threads to end
+LARGE_ANSWER = 65_536  # bytes: more than this is not simply handed to the kernel
 _YES_OR_NO = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
@@ -79,12 +87,19 @@ def _to_be_made(uploads: Sequence[Upload], predictor: Predictor) -> int:
     return images * predictor.preprocessing.bytes
 
 
+def _blank_image(depth: str) -> bytes:
+    """An image that the model takes, for trying it."""
+    file = io.BytesIO()
+    Image.new(PILLOW_MODES.get(depth, "L"), (32, 32)).save(file, "TIFF")
+    return file.getvalue()
+
+
 class Service:
     """A model, its threads, and what is held for clients."""
 
     def __init__(self, predictors: dict[str, Predictor], limits: Limits) -> None:
         self.predictors, self.limits = predictors, limits
-        self.budget = Budget(limits.waiting_bytes)
+        self.budget = Budget(limits.waiting_bytes, for_small=limits.connections * SMALL_BYTES)
         self.metrics = ServerMetrics(
             lambda: self.batcher.waiting,
             lambda: self.budget.taken,
@@ -95,23 +110,67 @@ class Service:
         self.batcher = Batcher(
             limits, batch_of(first.preprocessing.bytes, self.threads.at_once), self.threads
         )
+        self.turn = OneInATurn()
         self.ready = False
+        self.threads_ended = True
+        self._blank = _blank_image(first.pixel_range.depth)
+        self._probe: asyncio.Task[Refusal | None] | None = None
+        self._probed = 0.0
 
     @contextlib.asynccontextmanager
     async def running(self, app: Any = None) -> AsyncIterator[None]:
         """The threads are there, and have worked once, so that the first clients need not wait longer."""
+        self.threads_ended = False
         self.batcher.start()
         for predictor in self.predictors.values():
-            blank = io.BytesIO()
-            Image.new(PILLOW_MODES.get(predictor.pixel_range.depth, "L"), (32, 32)).save(blank, "TIFF")
             for count in (1, min(self.threads.at_once * self.batcher.batch, self.limits.waiting_images)):
-                uploads = [Upload(blank.getvalue(), "warm-up")] * count
+                uploads = [Upload(self._blank, "warm-up")] * count
                 await self.batcher.submit(uploads, predictor).answers
         self.batcher.after_batch = self.metrics.batch.observe
+        tidying = asyncio.create_task(self._tidy())
         self.ready = True
         yield
         self.ready = False
-        await asyncio.to_thread(self.batcher.stop)
+        tidying.cancel()
+        self.threads_ended = await asyncio.to_thread(self.batcher.stop, THREADS_SECONDS)
+
+    async def _tidy(self) -> None:
+        """Memory that a large request took and gave back to glibc goes back to the system."""
+        usual = memory.taken()
+        while True:
+            await asyncio.sleep(TIDY_SECONDS)
+            if self.budget.taken <= SMALL_BYTES and memory.taken() > TIDY_ABOVE * usual:
+                await asyncio.to_thread(memory.give_back)
+                usual = max(usual, memory.taken())  # what remains is in use
+
+    async def check_ready(self) -> None:
+        """Refuses unless an image is answered now: one is, in the way of all others, for all who ask at a time."""
+        if not self.ready:
+            raise busy("the server is starting or stopping")
+        now = asyncio.get_running_loop().time()
+        probe = self._probe
+        if probe is None or (probe.done() and (probe.result() or now - self._probed > READY_FOR)):
+            probe = self._probe = asyncio.create_task(self._try_image())
+            self._probed = now
+        if refusal := await asyncio.shield(probe):
+            raise refusal
+
+    async def _try_image(self) -> Refusal | None:
+        predictor = next(iter(self.predictors.values()))
+        uploads = [Upload(self._blank, "probe")]
+        try:
+            with self.budget.account() as account:
+                account.take(len(self._blank) + _to_be_made(uploads, predictor))
+                job = self.batcher.submit(uploads, predictor, samples=False)
+                try:
+                    async with asyncio.timeout(READY_SECONDS):
+                        (outcome,) = await job.answers
+                except TimeoutError:
+                    job.abandon()
+                    return busy(f"an image was not answered within {READY_SECONDS:g} s")
+        except Refusal as refusal:
+            return refusal
+        return busy(outcome.error) if isinstance(outcome, Refusal) else None
 
     async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request for predictions."""
@@ -119,29 +178,42 @@ class Service:
         headers = dict(scope["headers"])
         table = answer_arrays.wanted(headers.get(b"accept", b""))
         status, content = HTTPStatus.OK.value, b""
-        try:
-            uploads, outcomes = await self.answers(headers, receive, options)
-            if table:
-                content = answer_arrays.table_of(outcomes, options.top, options.samples)
-            else:
-                content = json_of(answers_of(uploads, outcomes, options.top, options.samples))
-        except ClientGone:
-            status = 499  # nobody reads it; it is for the metrics
-        kind = pixel_arrays.TYPE if table else "application/json"
-        head = [(b"content-type", kind.encode()), (b"content-length", str(len(content)).encode())]
-        await send({"type": "http.response.start", "status": status, "headers": head})
-        await send({"type": "http.response.body", "body": content})
+        with self.budget.account() as account:
+            try:
+                client = scope.get("client") or NOBODY
+                uploads, outcomes = await self.answers(headers, receive, options, account, client)
+                if table:
+                    content = answer_arrays.table_of(outcomes, options.top, options.samples)
+                else:
+                    content = json_of(answers_of(uploads, outcomes, options.top, options.samples))
+            except ClientGone:
+                status = 499  # nobody reads it; it is for the metrics
+            kind = pixel_arrays.TYPE if table else "application/json"
+            head = [(b"content-type", kind.encode()), (b"content-length", str(len(content)).encode())]
+            if len(content) > LARGE_ANSWER:
+                account.take(len(content))
+            await send({"type": "http.response.start", "status": status, "headers": head})
+            if len(content) > LARGE_ANSWER:  # it counts as held until the client has taken nearly all of it
+                await send({"type": "http.response.body", "body": content, "more_body": True})
+                content = b""
+                await asyncio.sleep(0)  # it is written in the next turn
+            await send({"type": "http.response.body", "body": content})
 
     async def answers(
-        self, headers: Mapping[bytes, bytes], receive: Receive, options: Options
+        self,
+        headers: Mapping[bytes, bytes],
+        receive: Receive,
+        options: Options,
+        account: Account,
+        client: Client = NOBODY,
     ) -> tuple[list[Upload], list[Outcome]]:
-        """From a request to its images, and what became of them."""
+        """From a request to its images, and what became of them. What they take of the budget is given back."""
         predictor = self.predictors[options.mode or next(iter(self.predictors))]
-        with self.budget.account() as account:
-            uploads = await read_uploads(headers, receive, self.limits, account, self.batcher.batch)
-            account.take(_to_be_made(uploads, predictor))
-            job = self.batcher.submit(uploads, predictor, options.samples)
-            outcomes = await self._outcomes(job, receive)
+        uploads = await read_uploads(headers, receive, self.limits, account, self.turn, self.batcher.batch)
+        account.take(_to_be_made(uploads, predictor))
+        job = self.batcher.submit(uploads, predictor, options.samples, client)
+        outcomes = await self._outcomes(job, receive)
+        account.give_back()
         for upload, outcome in zip(uploads, outcomes, strict=True):
             self._count(outcome, len(upload))
         return uploads, outcomes

@@ -6,6 +6,7 @@ Nothing is written to the disk, and a client's file name is only ever said back 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from email.message import Message
@@ -16,12 +17,15 @@ import numpy as np
 
 from metavib.serving import pixel_arrays
 from metavib.serving.limits import Account, Limits
+from metavib.serving.pacing import OneInATurn
 from metavib.serving.predictor import BATCH
 from metavib.serving.refusals import Refusal, too_large
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 LONGEST_NAME = 120
+FORM_BYTES = 16_384  # of a form that are read at once
+LONG_SECONDS = 0.0005
 _SEND_AN_IMAGE = (
     "Send one image as the body with its type (curl --data-binary @x.jpg -H 'Content-Type: image/jpeg'), "
     "several as a form (curl -F image=@x.jpg -F image=@y.png), or pixels as an .npy file "
@@ -47,7 +51,12 @@ class Upload:
 
 
 async def read_uploads(
-    headers: Mapping[bytes, bytes], receive: Receive, limits: Limits, account: Account, batch: int = BATCH
+    headers: Mapping[bytes, bytes],
+    receive: Receive,
+    limits: Limits,
+    account: Account,
+    turn: OneInATurn,
+    batch: int = BATCH,
 ) -> list[Upload]:
     """All images of a request, within the limits; arrays in parts of a batch at most."""
     content_type = headers.get(b"content-type", b"").decode("latin-1")
@@ -69,7 +78,7 @@ async def read_uploads(
                 return _in_parts(pixel_arrays.images_of(content, limits), batch)
             reader = FormReader(_boundary_of(content_type), limits)
             async for chunk in chunks:
-                reader.write(chunk)
+                await _write(reader, chunk, turn)
             return reader.uploads()
     except TimeoutError:
         raise Refusal(
@@ -77,6 +86,16 @@ async def read_uploads(
             f"the body did not come within {limits.body_seconds:g} s",
             "Send smaller images, or over a faster connection.",
         ) from None
+
+
+async def _write(reader: FormReader, chunk: bytes, turn: OneInATurn) -> None:
+    """Forms of many small parts take long to read: the others' turn comes in between."""
+    for at in range(0, len(chunk), FORM_BYTES):
+        started = time.perf_counter()
+        reader.write(chunk[at : at + FORM_BYTES])
+        if time.perf_counter() - started > LONG_SECONDS and at + FORM_BYTES < len(chunk):
+            async with turn:
+                pass
 
 
 def _in_parts(images: np.ndarray, batch: int) -> list[Upload]:

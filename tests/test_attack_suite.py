@@ -1,0 +1,84 @@
+"""The short form of `make attacks`: every attack for a moment, on a real server, beside a polite client.
+
+What is asserted does not depend on how busy the machine is: that the polite client is answered at all, how much memory
+is taken, and what an attacker must not get. Times are for the record (`results/attacks.json`).
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import attack
+import pytest
+from attacks import trial
+from attacks.catalog import ATTACKS
+from attacks.place import Place
+from attacks.polite import Asked
+from attacks.server import ROOT
+from attacks.trial import MEMORY, Trial, try_one
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "REST", 1.0)
+    monkeypatch.setattr(trial, "AFTERWARDS", 1.0)
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_beside_an_attack_others_are_answered_and_the_memory_is_bounded(name: str, finished: Any) -> None:
+    found = try_one(name, finished.run, ROOT, seconds=2.0, share=0.2, stop=False)
+    assert found.asked
+    assert found.errors == 0
+    assert found.memory_peak <= MEMORY * found.memory_at_rest
+    assert found.holds, found.seen
+
+
+def good(**changes: Any) -> Trial:
+    values = {"asked": 100, "errors": 0, "p50": 0.1, "p99": 0.5, "longest": 0.6, "memory_at_rest": 100}
+    values |= {"memory_peak": 140, "memory_after": 100, "recovered": 1.0, "stopped": 5.0, "status": 0}
+    return Trial(**(values | {"seen": {}, "holds": True} | changes))
+
+
+def test_what_is_not_kept_is_noticed() -> None:
+    assert good().held
+    broken = [{"p99": 1.1}, {"p99": math.inf}, {"memory_peak": 151}, {"recovered": 11.0}]
+    for changes in [*broken, {"stopped": 31.0}, {"status": -9}, {"holds": False}]:
+        assert not good(**changes).held
+    assert good(p99=math.inf).record()["p99"] is None
+
+
+def test_requests_without_an_answer_count_as_endless() -> None:
+    asked = [Asked(0.0, 0.1, 200)] * 98 + [Asked(0.0, 0.1, 503), Asked(0.0, 20.0, 0)]
+    times = trial.times_of(asked)
+    assert trial.share_of(times, 0.5) == 0.1
+    assert trial.share_of(times, 0.99) == math.inf
+    assert trial.share_of([], 0.5) == math.inf
+
+
+def test_an_attack_has_an_end_and_a_size() -> None:
+    assert Place(1, 0.0).left == 0
+    assert Place(1, 100.0).left > 90
+    assert [Place(1, 1.0, share).of(500) for share in (1.0, 0.1, 0.0001)] == [500, 50, 1]
+
+
+def test_an_attack_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    monkeypatch.setattr("sys.argv", ["attack.py", "nothing of this kind"])
+    with pytest.raises(SystemExit):
+        attack.main()
+    assert "nothing of this kind" in capsys.readouterr().err
+
+
+def test_the_record_is_made_of_both_columns(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(attack, "small_model", lambda folder: folder)
+    monkeypatch.setattr(attack, "try_one", lambda *arguments: good())
+    out = tmp_path / "attacks.json"
+    for column in ("before", "after"):
+        monkeypatch.setattr("sys.argv", ["attack.py", "host names", "--as", column, "--out", str(out)])
+        assert attack.main() == 0
+    import json
+
+    record = SimpleNamespace(**json.loads(out.read_text()))
+    assert set(record.before) == set(record.after) == {"host names"}
