@@ -127,6 +127,22 @@ def paper_settings() -> str:
     return markdown([degrees(name) for name in header], kept)
 
 
+def lone_class() -> str:
+    """Accuracy on a class that one source domain alone has, and on the others."""
+    rows = []
+    for algorithm, kinds in record("lone-class")["rows"].items():
+        for kind, measured in kinds.items():
+            cells = [
+                f"{100 * statistics.mean(measured[where][which]):.1f}"
+                for where in ("source_validation", "unseen")
+                for which in ("lone", "others")
+            ]
+            where = "one source" if kind == "lone" else "all sources"
+            rows.append([TITLES[algorithm], where, *cells])
+    header = ["", "the class is in", "validation: the class", "the others", "unseen: the class", "the others"]
+    return markdown(header, rows)
+
+
 def clockwise() -> str:
     """Accuracy with the digits turned the other way, from the record of the former settings."""
     rows: dict[str, dict[tuple[str, int], float]] = {}
@@ -218,6 +234,7 @@ def pacs() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "demo": demo,
     "rotated-mnist": whole_table,
+    "lone class": lone_class,
     "rotated-mnist in short": short_table,
     "overview": overview,
     "rotated-mnist by equal budgets": lambda: measured_table(ROTATED),
