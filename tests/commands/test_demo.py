@@ -26,6 +26,8 @@ def test_the_table_is_whole_and_a_second_call_trains_nothing(metavib, command, t
     status, out, err = metavib(*command)
     assert status == 0
     assert "Accuracy" not in err
+    assert "1,000 handwritten digits" not in out
+    assert out.startswith("Accuracy on the unseen angle, %:")
     tables = [
         line for line in out.splitlines() if line.startswith(("ERM", "MetaVIB")) and "unseen" not in line
     ]
