@@ -14,12 +14,7 @@ from record_tables import accuracy, faults, figures, growth, prediction, speed
 from record_tables.records import ROOT
 
 TABLES: dict[str, Callable[[], str]] = (
-    accuracy.TABLES
-    | speed.TABLES
-    | growth.TABLES
-    | figures.TABLES
-    | faults.TABLES
-    | prediction.TABLES
+    accuracy.TABLES | speed.TABLES | growth.TABLES | figures.TABLES | faults.TABLES | prediction.TABLES
 )
 
 
