@@ -49,10 +49,6 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"dataset": "pacs", "target": "photo", "without": ["sketch"], "algorithm": "metavib", "seed": 0},
         {"steps": 6, **FEW},
     ),
-    "PACS, 25 steps": (
-        {"dataset": "pacs", "target": "photo", "without": ["sketch"], "algorithm": "metavib", "seed": 0},
-        {"steps": 25, **FEW},
-    ),
 }
 
 
