@@ -47,6 +47,7 @@ LAYERS = [
     {"reproduction", "cross_validation"},
     {"reproduction_formats", "sweep"},
     {"commands"},
+    {"training_arguments"},
     {"arguments"},
     {"cli", "folder_training"},
     {"__main__"},

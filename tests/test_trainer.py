@@ -24,7 +24,8 @@ from metavib.model import build_algorithm, preprocessing_of
 from metavib.optimization import NonFiniteError, learning_rate_at
 from metavib.randomness import fold, key_of, normal
 from metavib.run_directory import RunDirectory
-from metavib.trainer import Progress, Run, Stopped, slice_checkpoint, train, validate
+from metavib.stacks import slice_checkpoint
+from metavib.trainer import Progress, Run, Stopped, train, validate
 
 CPU = torch.device("cpu")
 

@@ -27,7 +27,8 @@ from metavib.evaluate import AstrayError
 from metavib.optimization import NonFiniteError
 from metavib.run_directory import RunDirectory, members_of
 from metavib.runner import Known, Surroundings, open_run, take, train_and_measure
-from metavib.trainer import Progress, identity_of, slice_checkpoint
+from metavib.stacks import identity_of, slice_checkpoint
+from metavib.trainer import Progress
 
 
 @dataclass(frozen=True)

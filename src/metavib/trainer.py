@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,13 +17,13 @@ from metavib.algorithms.base import Algorithm
 from metavib.checkpoint import Checkpoint
 from metavib.data.prepared import LabelledRows
 from metavib.evaluate import AtMean, batches_of, embed, measure_at_mean
-from metavib.experiment import Experiment
 from metavib.information_recording import InformationProbe, probe_of, recording_steps
 from metavib.optimization import NonFiniteError, learning_rate_at
 from metavib.processes.group import ALONE, Processes
 from metavib.program import Program, Trainee
 from metavib.run_directory import RunDirectory
 from metavib.selection import RunState, selects
+from metavib.stacks import identity_of
 from metavib.validation import (
     Effort,
     ValidationImages,
@@ -88,18 +87,6 @@ class Progress:
     notes: tuple[str, ...] = ()
     failures: dict[int, str] = field(default_factory=dict)  # of stacked runs, by their number
     worked: float = 0.0  # as many steps of all work, in which validations and the end count too
-
-
-def identity_of(experiments: Sequence[Experiment]) -> str:
-    """The hash of what decides a run, or a stack of runs."""
-    identities = [experiment.identity() for experiment in experiments]
-    if len(identities) == 1:
-        return identities[0]
-    return _identity_of_stack(identities)
-
-
-def _identity_of_stack(identities: Sequence[str]) -> str:
-    return hashlib.blake2b("".join(identities).encode(), digest_size=8).hexdigest()
 
 
 def train(
@@ -342,12 +329,6 @@ class _Training:
         tensors |= {f"selected/{name}": parameter for name, parameter in self.kept.items()}
         tensors = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
         return Checkpoint(self.program.done, tensors, {"runs": [asdict(state) for state in self.states]})
-
-
-def slice_checkpoint(folder: Path, runs: Sequence[str], number: int) -> Checkpoint | None:
-    """The newest checkpoint of one run of a stack whose runs have these identities; None where there is none."""
-    saved, _ = checkpoints.newest(folder, _identity_of_stack(runs))
-    return None if saved is None else saved.of_run(number)
 
 
 def _lay_out_as_alone(algorithm: Algorithm) -> None:
