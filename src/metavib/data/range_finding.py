@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from metavib import atomic
+from metavib import atomic, untrusted
 from metavib.data import images
 from metavib.data.cache import finding_at
 from metavib.data.dataset import FoundRange, Progress
@@ -75,7 +74,7 @@ def depths_in(root: Path, names: Sequence[str], progress: Progress | None) -> De
     """The depths of a domain's files with their extremes: remembered, or from all their pixels."""
     place = finding_at(root, names)
     with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-        remembered = json.loads(place.read_text())
+        remembered = untrusted.read_json(place, untrusted.RECORD_BYTES)
         return {depth: Depth(name, Extremes(*values)) for depth, (name, values) in remembered.items()}
 
     def look(name: str) -> images.Scanned | None:
