@@ -35,6 +35,7 @@ _AHEAD_BYTES = 64 << 20  # what they may take
 
 _BAND = 1 << 20  # pixels that are worked on at a time, where an image is large
 _LARGE = 1 << 22  # pixels
+_COPIES = 4  # of a file, at most, that screening, Pillow and its decoder hold
 _WORTH_GIVING_BACK = 64 << 20  # bytes
 
 _TURNS = {
@@ -190,7 +191,8 @@ def _opened(data: bytes, name: str, size: int | None = None) -> Iterator[Image.I
             # The pixels and the decoder's memory go now, though frames of an exception may still hold the image.
             vars(image).clear()
             del file
-            if size is not None and _WORTH_GIVING_BACK < needed <= MAX_MEMORY:
+            held = min(needed, MAX_MEMORY) + _COPIES * len(data)
+            if size is not None and held > _WORTH_GIVING_BACK:
                 give_back()
     except BadImage:
         raise
