@@ -44,6 +44,7 @@ MAX_MEMORY = 400_000_000  # bytes that one image takes while it is decoded, besi
 _AHEAD = 256  # files decoded before the first of them is taken, at most
 _AHEAD_BYTES = 64 << 20  # what they may take
 
+_COPIES = 4  # of a file, at most, that screening, Pillow and its decoder hold
 _WORTH_GIVING_BACK = 64 << 20  # bytes
 
 _pillow_limit = threading.Lock()
@@ -227,7 +228,8 @@ def _opened(data: bytes, name: str, size: int | None = None) -> Iterator[ImageFi
             # The pixels and the decoder's memory go now, though frames of an exception may still hold the image.
             vars(image).clear()
             del file
-            if size is not None and _WORTH_GIVING_BACK < needed <= MAX_MEMORY:
+            held = min(needed, MAX_MEMORY) + _COPIES * len(data)
+            if size is not None and held > _WORTH_GIVING_BACK:
                 give_back()
     except BadImage:
         raise
