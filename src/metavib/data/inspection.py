@@ -49,7 +49,8 @@ class Report:
         return all(problem.severity != "error" for problem in self.problems)
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "can_train": self.can_train}
+        problems = [{"severity": one.severity, "text": one.text} for one in self.problems]
+        return {**asdict(self), "problems": problems, "can_train": self.can_train}
 
 
 class _Seen(NamedTuple):
