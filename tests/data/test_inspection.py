@@ -159,8 +159,7 @@ def test_json(root: Path) -> None:
     (root / "one/cat/00.png").write_bytes(b"")
     report = json.loads(json.dumps(inspect(open_folder(root)).to_json()))
     assert report["can_train"] is False
-    empty = {"severity": "error", "text": "one/cat/00.png: is empty", "can_be_skipped": True}
-    assert report["problems"] == [empty]
+    assert report["problems"] == [{"severity": "error", "text": "one/cat/00.png: is empty"}]
     assert report["counts"]["one"] == {"cat": 50, "dog": 60}
     assert report["sizes"] == {"width": [16, 16, 16], "height": [8, 8, 8]}
     assert report["modes"] == {"L": 329}

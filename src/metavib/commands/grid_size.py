@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -63,5 +64,10 @@ def confirm(question: str, *, yes: bool, instead: str) -> None:
         return
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)  # there is no step to wait for
+    try:
+        answer = sys.stdin.readline()
+    finally:
+        signal.signal(signal.SIGINT, former)
+    if answer.strip().lower() not in ("y", "yes"):
         raise UserError(f"nothing was trained. {instead}")

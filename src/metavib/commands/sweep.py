@@ -39,7 +39,6 @@ def run(arguments: argparse.Namespace) -> int:
     file = Path(arguments.file)
     plan = plan_of(file, arguments)
     out = Path(arguments.out or f"runs/sweep/{file.stem}")
-    agree(plan, arguments)
     terms = Terms(
         device=arguments.device,
         data=str(Path(arguments.data).resolve()) if arguments.data else None,
@@ -108,11 +107,10 @@ def agree(plan: Plan, arguments: argparse.Namespace) -> None:
 
 def search(arguments: argparse.Namespace, plan: Plan, out: Path, terms: Terms) -> list[Measured] | None:
     """What was found; None where the user stopped it."""
-    with (
-        engine_of(arguments, out.resolve()) as engine,
-        stop_requested() as stop,
-        SweepBoard(plan, out) as board,
-    ):
+    with contextlib.ExitStack() as stack:
+        engine = stack.enter_context(engine_of(arguments, out.resolve()))
+        agree(plan, arguments)
+        stop, board = stack.enter_context(stop_requested()), stack.enter_context(SweepBoard(plan, out))
 
         def train(who: dict[Cell, tuple[str, str]], blind: bool, stage: str) -> dict[Path, Done]:
             board.expect(who, stage)

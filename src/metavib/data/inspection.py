@@ -57,7 +57,8 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         extremes = self.extremes and self.extremes._asdict()
-        return {**asdict(self), "extremes": extremes, "can_train": self.can_train}
+        problems = [{"severity": one.severity, "text": one.text} for one in self.problems]
+        return {**asdict(self), "problems": problems, "extremes": extremes, "can_train": self.can_train}
 
 
 class _Seen(NamedTuple):
