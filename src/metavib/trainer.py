@@ -24,14 +24,7 @@ from metavib.program import Program, Trainee
 from metavib.run_directory import RunDirectory
 from metavib.selection import RunState, selects
 from metavib.stacks import identity_of
-from metavib.validation import (
-    Effort,
-    ValidationImages,
-    absorbs_images,
-    steps_between,
-    validation_images,
-    work_of_a_step,
-)
+from metavib.validation import Effort, ValidationImages, effort_of, steps_between, validation_images
 
 LOGGED = 100  # records of the losses in a run's log, evenly spread
 SAVING_SHARE = 0.05  # of the time that writing checkpoints may take
@@ -65,15 +58,9 @@ class Run(Trainee):
     @property
     def effort(self) -> Effort:
         """All that there is to do."""
-        training, train = self.experiment.training, self.sources.train
-        absorbed = len(train.rows) if absorbs_images(self.algorithm) else 0
-        return Effort(
-            steps=training.steps,
-            steps_between=steps_between(training),
-            step=work_of_a_step(training, train.domains),
-            validation=self.validated_with.passed if len(self.validation) else 0,
-            measuring=absorbed + len(self.sources.validation) + self.tested,
-        )
+        passed = self.validated_with.passed if len(self.validation) else 0
+        measured = len(self.sources.validation) + self.tested
+        return effort_of(self.algorithm, self.sources.train, self.experiment.training, passed, measured)
 
 
 @dataclass(frozen=True)

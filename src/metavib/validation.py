@@ -116,3 +116,16 @@ class Effort:
     def in_all(self) -> int:
         """What there is to do."""
         return self.after(self.steps) + self.measuring
+
+
+def effort_of(
+    algorithm: Algorithm, train: Source, settings: Training, validated: int, measured: int
+) -> Effort:
+    """What a run has to do that is validated with so many images, and measured on so many in the end."""
+    return Effort(
+        steps=settings.steps,
+        steps_between=steps_between(settings),
+        step=work_of_a_step(settings, train.domains),
+        validation=validated,
+        measuring=measured + (len(train.rows) if absorbs_images(algorithm) else 0),
+    )
