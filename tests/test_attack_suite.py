@@ -1,7 +1,7 @@
 """The short form of `make attacks`: every attack for a moment, on a real server, beside a polite client.
 
-What is asserted does not depend on how busy the machine is: that the polite client is answered at all, how much memory
-is taken, and what an attacker must not get. Times are for the record (`results/attacks.json`).
+What is asserted does not depend on how busy the machine is: that the polite client is answered at all, how much
+memory is taken, and what an attacker must not get. Times are for the record (`results/attacks.json`).
 """
 
 from __future__ import annotations

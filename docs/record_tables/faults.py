@@ -72,7 +72,9 @@ def attacks() -> str:
         for column, seen in (("before", found["before"].get(name)), ("after", own)):
             if seen is None:
                 continue
-            times = ["none" if seen[what] is None else f"{seen[what]:.2f}" for what in ("p50", "p99", "longest")]
+            times = [
+                "none" if seen[what] is None else f"{seen[what]:.2f}" for what in ("p50", "p99", "longest")
+            ]
             share = f"{seen['memory_peak'] / seen['memory_at_rest']:.2f}"
             ends = [f"{seen[what]:.0f}" for what in ("recovered", "stopped")]
             rows.append([name, column, str(seen["asked"]), str(seen["errors"]), *times, share, *ends])
