@@ -140,9 +140,6 @@ class Batcher:
         self.limits, self.batch = limits, batch
         self.after_batch: Callable[[int], None] = lambda size: None
         self.waiting = 0  # images that were handed in and are not answered
-        # There is always room for one image of every connection, however many others send.
-        self._most = limits.waiting_images
-        self._most_of_several = self._most - min(limits.connections, self._most // 4)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._model_threads = model_threads
         self._model = Lane(
@@ -175,7 +172,8 @@ class Batcher:
         """Hand images in; refused where too many wait already."""
         assert self._loop is not None, "the batcher was not started"
         images = sum(map(len, uploads))
-        most = self._most if images == 1 or not self.waiting else self._most_of_several
+        # There is always room for one image of every connection, however many others send.
+        most = self.limits.waiting_images + (self.limits.connections if images == 1 else 0)
         if self.waiting + images > most:
             raise busy(f"{self.waiting} images wait already")
         job = Job(predictor, self._loop.create_future(), samples, client, images, unanswered=len(uploads))

@@ -22,7 +22,7 @@ class Limits:
     request_bytes: int = 64_000_000
     body_seconds: float = 30.0  # until the whole body has come
     answer_seconds: float = 60.0  # until the answer is ready
-    waiting_images: int = 4096  # of all clients
+    waiting_images: int = 4096  # of all clients; and one more of every connection
     waiting_bytes: int = (
         400_000_000  # of all clients: bodies, also while they come, and the pixels made of them
     )

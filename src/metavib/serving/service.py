@@ -32,7 +32,8 @@ PREDICT = "/predict"
 SMALL_IMAGES = 200_704
 READY_SECONDS = 2.0  # in which one image is answered where the server is ready
 READY_FOR = 0.5  # seconds for which that is known then
-TIDY_SECONDS, TIDY_ABOVE = 2.0, 1.1  # how often is looked whether so many times the usual memory is taken
+TIDY_SECONDS, TIDY_PAUSE = 2.0, 5.0  # between two looks at the memory, and after some was given back
+TIDY_ABOVE = 1.1  # times the usual memory
 THREADS_SECONDS = 2.0  # for the threads to end
 LARGE_ANSWER = 65_536  # bytes: more than this is not simply handed to the kernel
 _YES_OR_NO = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -141,7 +142,7 @@ class Service:
             await asyncio.sleep(TIDY_SECONDS)
             if self.budget.taken <= SMALL_BYTES and memory.taken() > TIDY_ABOVE * usual:
                 await asyncio.to_thread(memory.give_back)
-                usual = max(usual, memory.taken())  # what remains is in use
+                await asyncio.sleep(TIDY_PAUSE)  # what remains may be in use
 
     async def check_ready(self) -> None:
         """Refuses unless an image is answered now: one is, in the way of all others, for all who ask at a time."""

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 ARRIVING_SECONDS = 0.1  # for what has reached this machine when the server is told to stop
 REFUSING_SECONDS = 3.0  # for the 503s to be sent
-LAST_SECONDS = 5.0  # for the application to end, and the process
+LAST_SECONDS = 5.0  # for the application to end
+EXIT_SECONDS = 5.0  # for the process to end, also on a busy machine
 
 
 async def stop(server: uvicorn.Server, seconds: float) -> None:
@@ -20,7 +21,7 @@ async def stop(server: uvicorn.Server, seconds: float) -> None:
     await asyncio.sleep(min(ARRIVING_SECONDS, seconds))
     for connection in list(state.connections):
         connection.shutdown()
-    if not await _done(server, max(0.0, seconds - REFUSING_SECONDS - LAST_SECONDS)):
+    if not await _done(server, max(0.0, seconds - REFUSING_SECONDS - LAST_SECONDS - EXIT_SECONDS)):
         for connection in list(state.connections):
             if connection.cycle is not None and connection.cycle.response_started:
                 connection.transport.abort()  # half an answer that is not taken
