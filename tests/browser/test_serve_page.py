@@ -28,7 +28,7 @@ class Scripted(Predictor):
 
     def __init__(self, like: Predictor) -> None:
         self.description, self.preprocessing, self.device = like.description, like.preprocessing, like.device
-        self.mode, self.coverage, self.threshold = "sampled", 0.9, 0.5
+        self.mode, self.coverage, self.threshold, self.checked_on = "sampled", 0.9, 0.5, 500
 
     def classify(self, pixels: np.ndarray, classifiers: bool = True) -> Predictions:
         cat = pixels.mean(axis=(1, 2, 3)) / 255
@@ -145,7 +145,7 @@ def test_unsure_is_said_in_words(server, visit, picture):
     text = cards(seen.page, 1).inner_text()
     assert "Unsure" in text
     assert "Do not rely on this label" in text
-    assert "90\u00a0% of the images" in text
+    assert "90\u00a0% of the 500 images" in text
     assert "cat?" in text
     seen.page.get_by_text("0.6.png: unsure, perhaps cat").wait_for(state="attached")
     assert seen.messages == []
