@@ -247,8 +247,11 @@ def test_a_large_grid_is_named_with_its_time_and_asked_about(metavib, command, o
     monkeypatch.setattr("metavib.commands.grid_size.confirm", refuse)
     status, printed, err = metavib(*command("--target", "art,photo", "--seeds", "90"))
     assert (status, printed, asked) == (2, "", [("Train 180 runs?", False)])
-    named, refusal = err.splitlines()[-2:]
-    assert re.fullmatch(r"90 seeds x 2 targets = 180 runs, about .+ by a short probe\.", named)
+    named, planned, refusal = err.splitlines()[-3:]
+    assert named == "90 seeds x 2 targets = 180 runs."
+    assert re.fullmatch(
+        r"180 runs, 0 of them finished already\. About .+ to go and .+ by a short probe\.", planned
+    )
     assert refusal.startswith("metavib: nothing was trained. For one run with seed 90: --seed 90.")
     assert not out.exists()
 
@@ -455,7 +458,7 @@ def test_what_the_rest_of_a_stopped_grid_needs_is_in_the_command(command):
         (["--seeds", "0"], "--seeds 0 will not do"),
         (["--seeds", "x"], "--seeds x will not do"),
         (["--seeds", "-1"], "--seeds -1 will not do"),
-        (["--seeds", "3,"], "--seeds 3, will not do"),
+        (["--seeds", "3,,"], "--seeds 3,, will not do"),
         (["--seeds", "2", "--seed", "1"], "--seed and --seeds cannot be given together"),
         (["--seeds", "2", "--batch", "0"], "--batch takes a whole number from 1"),
         (["--target", "art,nowhere"], "unknown target domain 'nowhere'"),
