@@ -16,7 +16,7 @@ def rows(count, accuracy=0.5, *, unseen=True):
 
 def test_few_classes_are_all_shown_the_worst_first(capsys):
     show_classes([ClassRow("cat", "art", True, 0.75, 8), ClassRow("dog", "art", True, 0.25, 4)])
-    lines = capsys.readouterr().err.splitlines()
+    lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "by class on the unseen domain, worst first:"
     assert lines[3].split() == ["dog", "art", "25.0", "4"]
     assert lines[4].split() == ["cat", "art", "75.0", "8"]
@@ -25,7 +25,7 @@ def test_few_classes_are_all_shown_the_worst_first(capsys):
 
 def test_of_many_classes_ten_are_shown(capsys):
     show_classes(rows(300))
-    lines = capsys.readouterr().err.splitlines()
+    lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "by class on the unseen domain, the worst 10 of 300 (--json has all):"
     assert len(lines) == 13
 
@@ -69,12 +69,12 @@ def test_evaluate_shows_the_classes_of_its_domain(metavib, finished):
     assert status == 0
     assert "by class on source validation, worst first:" in err
     assert json.loads(out)["measured"]["per_class_images"] == [1, 1]
-    assert "by class on the unseen domain, worst first:" in metavib("evaluate", finished.run).err
+    assert "by class on the unseen domain, worst first:" in metavib("evaluate", finished.run).out
 
 
 def test_predict_says_how_many_images_its_threshold_rests_on(metavib, finished):
     image = next((finished.folder / "sketch" / "cat").iterdir())
-    assert "(checked on 6 images)" in metavib("predict", finished.run, image).err
+    assert "(checked on 6 images)" in metavib("predict", finished.run, image).out
 
 
 def test_the_card_has_classes_and_thresholds(finished):

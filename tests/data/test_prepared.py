@@ -95,6 +95,7 @@ def test_sources_record_what_was_used_and_left_out() -> None:
         "validation_images": 2,
         "validation_images_dropped_as_copies": 1,
         "skipped_files": ["left/1: bad"],
+        "lone_classes": {},
         "pixel_range": {"depth": "8-bit", "low": 0.0, "high": 255.0},
     }
     other, split = shelf()
