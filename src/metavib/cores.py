@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from metavib.control_groups import groups_of_process
 from metavib.errors import UserError
 
 VARIABLE = "OMP_NUM_THREADS"
@@ -87,24 +88,7 @@ def used_by_torch(threads: int | None) -> Iterator[None]:
 
 def _quota(root: Path) -> float | None:
     """How many cores' time the control groups of the process allow; None where they set no limit."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return None
-    found = []
-    for line in lines:
-        _, controllers, place = [*line.split(":", 2), "", ""][:3]
-        mounted = root / "sys/fs/cgroup"
-        if controllers:
-            if "cpu" not in controllers.split(","):
-                continue
-            mounted /= "cpu"
-        inside = mounted / place.strip("/")
-        group = inside if inside.is_dir() else mounted  # in a container the mount is the group itself
-        for folder in (group, *group.parents):
-            found.append(_quota_of(folder, old=bool(controllers)))
-            if folder == mounted:
-                break
+    found = [_quota_of(folder, old=first_version) for folder, first_version in groups_of_process(root, "cpu")]
     return min((quota for quota in found if quota is not None), default=None)
 
 

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from metavib.control_groups import groups_of_process
 from metavib.errors import UserError
 
 try:
@@ -133,25 +134,8 @@ def _available() -> int | None:
 
 def free_in_groups(root: Path) -> int | None:
     """What the control groups of the process leave it; None where none of them limits memory."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return None
-    found = []
-    for line in lines:
-        _, controllers, place = [*line.split(":", 2), "", ""][:3]
-        mounted = root / "sys/fs/cgroup"
-        if controllers:
-            if "memory" not in controllers.split(","):
-                continue
-            mounted /= "memory"
-        inside = mounted / place.strip("/")
-        # In a container the path is often that of the host, and the mount is the group itself.
-        group = inside if inside.is_dir() else mounted
-        for folder in (group, *group.parents):
-            found.append(_free_in(folder, "total_" if controllers else ""))
-            if folder == mounted:
-                break
+    groups = groups_of_process(root, "memory")
+    found = [_free_in(folder, "total_" if first_version else "") for folder, first_version in groups]
     return min((free for free in found if free is not None), default=None)
 
 
