@@ -166,11 +166,11 @@ def test_memory_that_was_given_back_leaves_the_process(predictors, monkeypatch):
     given: list[int] = []
     size, looks = [100], [0]
 
-    def resident() -> int:
+    def taken() -> int:
         looks[0] += 1
         return size[0]
 
-    monkeypatch.setattr("metavib.memory.resident", resident)
+    monkeypatch.setattr("metavib.memory.taken", taken)
     monkeypatch.setattr("metavib.memory.give_back", lambda: given.append(size[0]))
 
     async def inside() -> None:
