@@ -41,7 +41,7 @@ class Predictive(NamedTuple):
 
 def entropy(probabilities: Float[Tensor, "*batch classes"]) -> Float[Tensor, "*batch"]:
     """H(p) = - sum_c p_c log p_c, with 0 log 0 = 0."""
-    return -torch.special.xlogy(probabilities, probabilities).sum(dim=-1)
+    return 0.0 - torch.special.xlogy(probabilities, probabilities).sum(dim=-1)  # of a sure answer 0, not -0
 
 
 class ClassMeans(NamedTuple):
