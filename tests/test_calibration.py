@@ -144,7 +144,8 @@ def with_entropies(*, wrong):
 def test_only_images_that_are_not_unsure_count_as_answered(wrong, accuracy):
     model, images = with_entropies(wrong=wrong)
     found = answered(model, images, calibration([0.5] * 10))
-    assert found == {"coverage": 0.9, "answered": pytest.approx(4 / 6), "accuracy": accuracy}
+    share = pytest.approx(4 / 6)
+    assert found == {"coverage": 0.9, "answered": share, "accuracy": accuracy, "checked_on": 10}
 
 
 def test_where_nothing_is_answered_nothing_is_right():

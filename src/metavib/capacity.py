@@ -170,6 +170,11 @@ def estimate_of(opened: Opened) -> Estimate:
     return Estimate(1, 0, _price([copied]).of([copied]), memory / 2**30)
 
 
+def steps_left(run: Run) -> int:
+    """How many steps are still to be made."""
+    return run.experiment.training.steps - _steps_made(run)
+
+
 def _steps_made(run: Run) -> int:
     return max(checkpoints.steps(run.directory.checkpoints), default=0)
 

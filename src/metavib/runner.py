@@ -88,7 +88,6 @@ def run_experiment(experiment: Experiment, out: Path, surroundings: Surroundings
             raise UserError(
                 "this process sees other images than the first one: give all machines the same ones."
             )
-        surroundings.opened(opened)
         (results,) = train_and_measure([opened], directory.checkpoints, surroundings)
         assert results is not None  # a run that breaks down alone is an error
         return results
@@ -205,6 +204,7 @@ def _train_and_measure(
                 directory, opened.experiment, opened.dataset, opened.split, sources, surroundings.device
             )
         _introduce(opened, surroundings.say)
+        surroundings.opened(opened)
     for progress in train(
         [opened.run for opened in stack],
         checkpoints,

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from metavib.averaging import AVERAGES
-from metavib.capacity import estimate_of
+from metavib.capacity import estimate_of, steps_left
 from metavib.class_accuracy import rows_of_run
 from metavib.commands.outcome import show_classes, show_expectation, show_threshold
 from metavib.config_file import read_config
@@ -31,7 +31,7 @@ from metavib.experiment import Experiment, experiment_from
 from metavib.processes.group import ALONE, Processes
 from metavib.processes.torchrun import joined, started_by_torchrun
 from metavib.run_directory import RunDirectory, read_json
-from metavib.runner import Surroundings, run_experiment
+from metavib.runner import Opened, Surroundings, run_experiment
 from metavib.terminal import Bar, counting_bar, print_json, print_result, say
 from metavib.trainer import Progress, Stopped
 
@@ -103,12 +103,18 @@ def trained(
             say=bar.say,
             processes=processes,
             threads=arguments.threads,
-            opened=lambda opened: bar.say(estimate_of(opened).in_words()),
+            opened=lambda opened: _tell_plan(opened, bar),
         )
         results = run_experiment(experiment, out, surroundings)
     if expected is None or not processes.first:
         return results
     return record_expectation(RunDirectory(out), expected)
+
+
+def _tell_plan(opened: Opened, bar: Bar) -> None:
+    """Say how long a run will take, and how much memory, before its first step."""
+    if steps_left(opened.run):
+        bar.say(estimate_of(opened).in_words())
 
 
 def expected_of(arguments: argparse.Namespace, experiment: Experiment) -> dict[str, Any] | None:
