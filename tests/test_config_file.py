@@ -171,6 +171,7 @@ def test_every_flag_of_train_can_stand_in_a_file() -> None:
     for name, action in own.items():
         value: Any = {int: 3, float: 2.5}.get(action.type, "one")  # type: ignore[arg-type, call-overload]
         value = True if action.nargs == 0 else ["beta=1"] if name == "set" else value
+        value = ["one, and", "two"] if action.nargs == "+" else value
         words = words_from(Path("c.yaml"), {name.replace("_", "-"): value}, own, fields)
         if words:
             assert getattr(parser.parse_args(["train", *words]), name) == value

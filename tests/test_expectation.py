@@ -107,11 +107,11 @@ def test_a_model_that_is_finished_gets_it_later_and_keeps_it(metavib, measured, 
     assert metavib(*command).status == 0
     weights = (tmp_path / "run" / "model" / "model.safetensors").read_bytes()
     assert (
-        "expected on a new domain" in metavib("train", "--out", tmp_path / "run", "--measured-by", runs).err
+        "expected on a new domain" in metavib("train", "--out", tmp_path / "run", "--measured-by", runs).out
     )
     assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == weights
     assert "Expected accuracy" in (tmp_path / "run" / "model" / "README.md").read_text()
-    assert "expected on a new domain: accuracy" in metavib("train", "--out", tmp_path / "run").err
+    assert "expected on a new domain: accuracy" in metavib("train", "--out", tmp_path / "run").out
 
 
 def test_a_grid_of_final_models_gets_it_too(metavib, measured, tmp_path):

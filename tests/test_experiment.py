@@ -59,7 +59,7 @@ def test_no_setting_has_the_name_of_one_in_another_section(algorithm: str) -> No
     ("values", "assignments", "complaint"),
     [
         ({"dataset": ""}, {}, "no dataset is given"),
-        ({"target": None}, {}, "no target is given"),
+        ({"target": ""}, {}, "no target is given"),
         ({"algorithm": "metavip"}, {}, "unknown algorithm 'metavip'; did you mean 'metavib'"),
         ({"preset": "papers"}, {}, "unknown preset 'papers'; did you mean 'paper'"),
         ({"backbone": "resnet19"}, {}, "unknown backbone 'resnet19'; did you mean 'resnet18'"),

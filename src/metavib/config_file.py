@@ -59,6 +59,8 @@ def _words(path: Path, name: str, value: Any, flag: argparse.Action) -> list[str
         return [f"{option}={flag.const}"] if value else []
     if isinstance(value, Mapping) and name == "set":
         return [f"{option}={setting}={_text(path, name, own)}" for setting, own in value.items()]
+    if flag.nargs == "+":  # several words, and not one with commas: paths may have them
+        return [option, *(_text(path, name, own) for own in (value if isinstance(value, list) else [value]))]
     if isinstance(flag, argparse._AppendAction) and isinstance(value, list):
         return [f"{option}={_text(path, name, own)}" for own in value]
     return [f"{option}={_text(path, name, value)}"]

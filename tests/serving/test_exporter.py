@@ -177,7 +177,7 @@ def test_nothing_is_left_where_the_answers_differ(model, tmp_path, monkeypatch):
         return probabilities + off, entropy
 
     monkeypatch.setattr(exporter.Mean, "forward", lies)
-    with pytest.raises(RuntimeError, match=r"differs from the model by 2\.0e-04"):
+    with pytest.raises(UserError, match=r"differs from the model by 2\.0e-04"):
         export(path, "onnx", tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
