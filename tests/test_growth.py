@@ -261,4 +261,4 @@ def test_what_is_unsure_is_counted_without_the_draws_of_all_images_at_once(
         with Alive() as alive:
             answered(algorithm, own, calibration)
         most[images] = alive.most
-    assert most[640] <= 4 * most[64]
+    assert most[640] - most[64] <= 32 * (640 - 64)  # some bytes an image: which are sure, and which are right

@@ -56,19 +56,20 @@ def check_directory(
             f"the run in {directory.path} began with another range of pixel values than the images have now. "
             "Choose another --out."
         )
-    return _results(directory.results) if directory.results.exists() else None
+    return _results(directory.results, experiment.target) if directory.results.exists() else None
 
 
-def _results(path: Path) -> dict[str, Any]:
+def _results(path: Path, target: str | None) -> dict[str, Any]:
     """What a finished run has measured, with all that is shown of it."""
     results = read_json(path)
     try:
         for name in ("algorithm", "selection", "protocol", "split"):
             checked(str, results[name], name)
         checked(int, results["seed"], "seed")
-        held_out = checked(str | None, results["unseen_domain"], "unseen_domain") is not None
-        measured = results["unseen"] if held_out else results["source_validation"]
-        if held_out or measured is not None:
+        if results["unseen_domain"] != target:
+            raise ValueError(f"unseen_domain is {results['unseen_domain']!r}")
+        measured = results["source_validation"] if target is None else results["unseen"]
+        if target is not None or measured is not None:
             checked(int, measured["images"], "images")
             checked(str, measured["measured_by"], "measured_by")
             for name in MEASURES:
