@@ -205,7 +205,7 @@ def test_an_export_says_the_range(deep, tmp_path):
     described = facts["image"]["pixel_range"]
     assert {name: described[name] for name in RANGE} == RANGE
     path = write(tmp_path / "x.png", png(picture(7)))
-    command = [sys.executable, str(EXAMPLE), str(tmp_path / "out"), str(path), "--mean"]
+    command = [sys.executable, str(EXAMPLE), str(tmp_path / "out"), str(path)]
     answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     (expected,) = package.load(deep.run, mode="mean")(path)
     assert answer[1] == expected.label
