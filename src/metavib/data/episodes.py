@@ -142,8 +142,8 @@ class EpisodeSampler:
         self.asks_for_class = ((meta_train | paired) & (self.slots < self.classes)) | torch.tensor(
             class_balanced, device=where
         )
-        lone = LoneClasses(self.counts, self.starts)
-        self.lone = lone if lends and lone else None
+        lone = LoneClasses(self.counts, self.starts) if lends else None
+        self.lone = lone or None  # None where nothing is lent
         self.episode_keys = torch.tensor([key_of(seed, "episode") for seed in seeds], device=where)
         self.augmentation_keys = torch.tensor([key_of(seed, "augmentation") for seed in seeds], device=device)
 
