@@ -68,7 +68,9 @@ def try_one(workshop: Workshop, name: str) -> dict[str, Any]:
         before = _all_files(out)
         late = command(second(out)).start()
         status = late.wait()
-        lines = late.errors.splitlines()  # a grid says first how many runs it has, and how long they will take
+        lines = (
+            late.errors.splitlines()
+        )  # a grid says first how many runs it has, and how long they will take
         refused = status == 2 and len(lines) <= 3 and "in use by another" in lines[-1]
         said, untouched = late.errors.strip(), _all_files(out) == before
     again = command(first(out)).start()
