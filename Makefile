@@ -5,18 +5,21 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 QUICKLY := --quiet --quiet -o Acquire::Retries=0 -o Acquire::http::Timeout=20
 
-.PHONY: help install demo test browser check chaos attacks fuzz fuzz-long constraints upgrade docs format lint types clean
+.PHONY: help install demo bench test test-all test-gpu browser check chaos attacks fuzz fuzz-long constraints upgrade docs tutorials format lint types clean
 
 help:
-	@echo "make demo   train and compare four methods on handwritten digits (4 minutes)"
-	@echo "make test   run the tests"
+	@echo "make demo   train MetaVIB and plain training on handwritten digits (4 minutes)"
+	@echo "make test   the tests that take minutes; make test-all has the long ones"
+	@echo "make test-gpu what needs a GPU, on a machine that has one and nothing but torch"
 	@echo "make check  format, lint, types, tests"
-	@echo "make browser install chromium for the tests that open pages (make test does it for root)"
+	@echo "make browser install chromium for the tests that open pages (make test-all does it for root)"
 	@echo "make fuzz   bad input by the thousand (10 minutes); counts go to results/fuzz.json"
 	@echo "make fuzz-long  the same until there are 100,000 cases"
 	@echo "make chaos  100 kills, full disks, clocks that jump: what docs/reliability.md tells of (15 minutes)"
 	@echo "make attacks hostile clients against a server on loopback (12 minutes); make chaos does it too"
-	@echo "make docs   fill in the documents' tables from results/"
+	@echo "make bench  how fast it is here, against a loop written by hand"
+	@echo "make docs   fill in the documents' tables from results/, and build the site"
+	@echo "make tutorials  run the notebooks of docs/tutorials, and keep what they show"
 
 # Runs again only where pyproject.toml or constraints.txt changed.
 $(INSTALLED): pyproject.toml constraints.txt
@@ -33,9 +36,20 @@ demo: $(INSTALLED)
 	$(BIN)/metavib demo
 	@echo "To call metavib by its name: . $(BIN)/activate"
 
+# What takes long has a marker that says why (pyproject.toml); the slowest are printed.
+LONG := processes or chaos or browser or load or stacks or kernels or whole
+PYTEST := $(BIN)/python -m pytest -n 2 --durations=25 --durations-min=1
+
 test: $(INSTALLED)
+	$(PYTEST) -m "not ($(LONG))"
+
+test-all: $(INSTALLED)
 	@$(MAKE) --no-print-directory browser || echo "Without chromium, the tests in a browser are skipped."
-	$(BIN)/python -m pytest -n 2
+	$(PYTEST) -m "$(LONG)"
+
+# With a GPU and torch alone: it needs none of the packages that tests on a CPU do.
+test-gpu:
+	PYTHONPATH=src:. $(PYTHON) -m unittest -v tests/gpu/test_on_a_gpu.py
 
 # The browser that opens the report in the tests: Debian's, where there is none yet and we may install one.
 browser:
@@ -59,12 +73,23 @@ constraints: $(INSTALLED)
 upgrade: $(INSTALLED)
 	$(BIN)/python -m pip install --upgrade --upgrade-strategy eager --editable '.[dev]'
 
+bench: $(INSTALLED)
+	$(BIN)/python -m benchmarks
+
+# Tables from the records, then the site; a warning is an error.
 docs: $(INSTALLED)
 	PYTHONPATH=docs $(BIN)/python -m record_tables
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -d docs/_build/doctrees docs docs/_build/html
+	@echo "The site is in docs/_build/html/index.html"
 
-# Seed after seed until there are 100,000 cases: an hour or two on a quiet machine, and no more than six.
+# Runs the notebooks, and keeps what they show in them: two minutes on a quiet machine.
+tutorials: $(INSTALLED)
+	$(BIN)/python experiments/tutorials.py
+	$(BIN)/ruff format docs/tutorials
+
+# Seed after seed until there are 100,000 cases: half an hour on a quiet machine, and no more than six hours.
 fuzz-long: $(INSTALLED)
-	$(BIN)/python experiments/fuzz.py --cases 100000 --seconds 21600 --seed 0 --record results/fuzz-long.json
+	$(BIN)/python experiments/fuzz.py --cases 100000 --jobs 2 --seconds 21600 --seed 0 --record results/fuzz.json
 
 chaos: $(INSTALLED)
 	$(BIN)/python experiments/chaos.py --out results/chaos.json
@@ -73,16 +98,19 @@ chaos: $(INSTALLED)
 attacks: $(INSTALLED)
 	$(BIN)/python experiments/attack.py --out results/attacks.json
 
-check: format lint types test
+check: format lint types test test-all
 
 format: $(INSTALLED)
-	$(BIN)/ruff format src tests docs experiments
+	$(BIN)/ruff format src tests docs experiments benchmarks
+
+READ := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs examples src
 
 lint: $(INSTALLED)
-	$(BIN)/ruff check --fix src tests docs experiments
+	$(BIN)/ruff check --fix src tests docs experiments benchmarks
+	$(BIN)/codespell $(READ)
 
 types: $(INSTALLED)
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -13,14 +13,17 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from metavib.algorithms import ALGORITHMS, TITLES
+from metavib.algorithms import ALGORITHMS
 from metavib.algorithms.base import SoftmaxClassifier
-from metavib.cli import main
-from metavib.settings import Settings, setting
+from metavib.core.settings import Settings, setting
+from metavib.interfaces.cli.main import main
 
 
 class CORAL(SoftmaxClassifier):
     """ERM with features that are alike in every domain."""
+
+    title = "CORAL"
+    paper = "Sun and Saenko, ECCV Workshops 2016"
 
     @dataclass(frozen=True)
     class Config(Settings):
@@ -53,7 +56,6 @@ def difference(one, other):
 
 
 ALGORITHMS["coral"] = CORAL
-TITLES["coral"] = "CORAL"
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -3,8 +3,9 @@
     python experiments/attack.py --out results/attacks.json
 
 Each attack has a server of its own (`metavib serve`, a small model of digits) and runs beside a client that sends
-one PNG after the other. `--source` serves another checkout, `--as before` puts what was found in the record's
-other column. `tests/test_attack_suite.py` is the short form; the exit status is 1 where a promise was not kept.
+one PNG after the other; hostile models are given to a command. `--source` takes another checkout, `--as before`
+puts what was found in the record's other column. What the record has of other attacks stays.
+`tests/test_attack_suite.py` is the short form; the exit status is 1 where a promise was not kept.
 """
 
 from __future__ import annotations
@@ -12,54 +13,71 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the training of the small model
 
 from attacks.catalog import ATTACKS
+from attacks.hostile_models import FILES, try_files
 from attacks.server import ROOT, small_model
 from attacks.trial import try_one
 
+ALL = (*ATTACKS, *FILES)
 COMMAND = "python experiments/attack.py --out results/attacks.json"
 
 
 def main() -> int:
     """Try the attacks; the exit status says whether all promises were kept."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("names", nargs="*", help=f"of attacks: {', '.join(ATTACKS)} (all)")
+    parser.add_argument("names", nargs="*", help=f"of attacks: {', '.join(ALL)} (all)")
     parser.add_argument("--seconds", type=float, default=30.0, help="of each attack (%(default)s)")
     parser.add_argument("--share", type=float, default=1.0, help="of the full sizes (%(default)s)")
     parser.add_argument("--source", type=Path, default=ROOT, help="the checkout that is served (this one)")
     parser.add_argument("--as", dest="column", default="after", choices=("before", "after"))
     parser.add_argument("--out", type=Path, help="the record")
+    parser.add_argument("--no-stop", action="store_true", help="without the stop in the middle of an attack")
     arguments = parser.parse_args()
-    if unknown := set(arguments.names) - set(ATTACKS):
-        parser.error(f"there is no attack {', '.join(sorted(unknown))}; there are {', '.join(ATTACKS)}")
+    if unknown := set(arguments.names) - set(ALL):
+        parser.error(f"there is no attack {', '.join(sorted(unknown))}; there are {', '.join(ALL)}")
     record = {"command": COMMAND, "before": {}, "after": {}}
     if arguments.out and arguments.out.exists():
         record |= json.loads(arguments.out.read_text())
     held = True
     with tempfile.TemporaryDirectory(prefix="metavib-attacks-") as folder:
         model = small_model(Path(folder))
-        for name in arguments.names or ATTACKS:
-            trial = try_one(name, model, arguments.source, arguments.seconds, arguments.share)
-            found = trial.record() | {
-                "what": ATTACKS[name].what,
-                "seconds": arguments.seconds,
-                "share": arguments.share,
+        for name in arguments.names or ALL:
+            found = tried(name, model, arguments) | {
                 "cores": os.cpu_count(),
                 "load_average": os.getloadavg()[0],
+                "revision": git_revision(arguments.source),
             }
             print(f"{name}: {json.dumps(found)}", file=sys.stderr, flush=True)
             record[arguments.column][name] = found
-            held = held and trial.held
+            held = held and found["held"]
             if arguments.out:
-                from metavib import atomic
+                from metavib.core import atomic
 
                 atomic.write_text(arguments.out, json.dumps(record, indent=2) + "\n")
     return 0 if held else 1
+
+
+def tried(name: str, model: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    """What became of one attack, for the record."""
+    if name in FILES:
+        return try_files(name, model, arguments.source)
+    seconds, share = arguments.seconds, arguments.share
+    trial = try_one(name, model, arguments.source, seconds, share, stop=not arguments.no_stop)
+    return trial.record() | {"what": ATTACKS[name].what, "seconds": seconds, "share": share}
+
+
+def git_revision(source: Path) -> str:
+    """Of the checkout that was attacked."""
+    command = ["git", "-C", str(source), "rev-parse", "--short=12", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()  # noqa: S603
 
 
 if __name__ == "__main__":

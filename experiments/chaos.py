@@ -50,7 +50,7 @@ def main() -> int:
     text = json.dumps(record, indent=2)
     print(text)
     if arguments.out:
-        from metavib import atomic
+        from metavib.core import atomic
 
         atomic.write_text(arguments.out, text + "\n")
     return 0 if record["survived"] else 1
@@ -58,7 +58,7 @@ def main() -> int:
 
 def chaos(folder: Path, share: float, seed: int) -> dict[str, Any]:
     """All faults, and what they came to."""
-    from metavib.provenance import git_revision
+    from metavib.runs.provenance import git_revision
 
     began = time.monotonic()
     revision = git_revision()

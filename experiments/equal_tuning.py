@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 import torch
 
 from metavib.data.dataset import Dataset
-from metavib.data.prepared import LabelledRows, Sources, open_sources, open_target
-from metavib.evaluate import embed, measure_at_mean
-from metavib.experiment import experiment_from
-from metavib.model import preprocessing_of
-from metavib.preparation import prepared_algorithm
-from metavib.program import Program, Trainee
+from metavib.data.opening import LabelledRows, Sources, open_sources, open_target
+from metavib.models.directory import preprocessing_of
+from metavib.models.measuring import embed, measure_at_mean
+from metavib.training.experiment import experiment_from
+from metavib.training.first_network import prepared_algorithm
+from metavib.training.step import Program, Trainee
 
 Settings = Mapping[str, Any]
 

@@ -18,6 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from itertools import count as numbers_from
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +29,10 @@ from fuzzing.place import Place, made_place, stopped_at_once
 
 import metavib
 
-ALL = ("command lines", *KINDS, "processes")
-# Of the time: models, images and weights are quick, and a process takes seconds.
-SHARES = {"command lines": 3, "configurations": 2, "runs": 2, "processes": 3}
-ROUND_SECONDS = 540.0  # of one seed, where there are several
+ALL = ("command lines", *KINDS, "requests", "processes")
+# Of the time: models, images and weights are quick, a process takes seconds; a server is what strangers reach.
+SHARES = {"command lines": 3, "configurations": 2, "runs": 2, "requests": 6, "processes": 3}
+ROUND_SECONDS = 720.0  # of one seed, where there are several; every kind takes ten seconds to begin
 ADDRESS_SPACE = 8 << 30  # beyond what torch maps: what asks for more is told that there is no memory
 
 
@@ -40,8 +42,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=540.0, help="for everything (%(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--cases", type=int, default=0, help="further seeds, nine minutes each, until there are so many cases"
+        "--cases",
+        type=int,
+        default=0,
+        help="further seeds, twelve minutes each, until there are so many cases",
     )
+    parser.add_argument("--jobs", type=int, default=1, help="seeds side by side, with --cases (%(default)s)")
     parser.add_argument("--count", type=int, default=100_000, help="of each kind, at most")
     parser.add_argument(
         "--kinds", nargs="+", default=list(ALL), choices=ALL, metavar="KIND", help=", ".join(ALL)
@@ -52,50 +58,77 @@ def main() -> int:
     if arguments.here:
         found = fuzzed(arguments.kinds, arguments.seed, arguments.count, arguments.seconds)
     else:
-        found = in_rounds(arguments) if arguments.cases else in_processes(arguments, arguments.seconds)
+        found = in_rounds(arguments) if arguments.cases else in_processes(arguments, arguments.seed)
     show(found)
-    if arguments.record:
-        words = (
-            sys.argv[1:]
-            if arguments.here
-            else ["--seconds", f"{arguments.seconds:g}", "--seed", str(arguments.seed)]
-        )
-        words += ["--cases", str(arguments.cases)] if arguments.cases and not arguments.here else []
-        record = {"command": " ".join(["python", "experiments/fuzz.py", *words]), **found}
-        Path(arguments.record).write_text(json.dumps(record, indent=1) + "\n")
+    write(arguments, found)
     return 1 if found["failed"] else 0
 
 
+def write(arguments: argparse.Namespace, found: dict[str, Any]) -> None:
+    """The record, with the command that makes it."""
+    if not arguments.record:
+        return
+    words = ["--seconds", f"{arguments.seconds:g}", "--seed", str(arguments.seed)]
+    for name in ("cases", "jobs"):
+        words += [f"--{name}", str(getattr(arguments, name))] if arguments.cases else []
+    words = sys.argv[1:] if arguments.here else words
+    record = {"command": " ".join(["python", "experiments/fuzz.py", *words]), **found}
+    new = Path(f"{arguments.record}.new")
+    new.write_text(json.dumps(record, indent=1) + "\n")
+    new.replace(arguments.record)
+
+
 def in_rounds(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Seed after seed until there are enough cases, or the time is over; the counts of all rounds together."""
+    """Seed after seed until there are enough cases, or the time is over; the counts of all rounds together.
+
+    The record is written after every round, so that it holds what was reached when this is stopped.
+    """
     deadline = time.monotonic() + arguments.seconds
-    whole: dict[str, Any] = {"seed": arguments.seed, "cases": 0, "failed": 0, "kinds": {}, "failures": []}
-    while whole["cases"] < arguments.cases and (left := deadline - time.monotonic()) > 0:
-        found = in_processes(arguments, min(ROUND_SECONDS, left))
-        for name in ("cases", "failed", "failures"):
-            whole[name] += found[name]
-        for kind, own in found["kinds"].items():
-            so_far = whole["kinds"].setdefault(kind, {"cases": 0, "endings": {}})
-            so_far["cases"] += own["cases"]
-            for ending, count in own["endings"].items():
-                so_far["endings"][ending] = so_far["endings"].get(ending, 0) + count
-        arguments.seed += 1
-        print(f"{whole['cases']} cases, {whole['failed']} failed", file=sys.stderr)
-        if not found["cases"]:
-            break
-    arguments.seed = whole["seed"]
+    whole: dict[str, Any] = {"seed": arguments.seed, "seeds": [], **_nothing()}
+    seeds = numbers_from(arguments.seed)
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        running: set[Future[dict[str, Any]]] = set()
+        enough = False
+        while running or not enough:
+            while not enough and len(running) < arguments.jobs:
+                left = min(ROUND_SECONDS, deadline - time.monotonic())
+                running.add(pool.submit(in_processes, arguments, next(seeds), left))
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for found in (each.result() for each in done):
+                _add(whole, found)
+                enough |= not found["cases"]
+            enough |= whole["cases"] >= arguments.cases or time.monotonic() >= deadline
+            print(f"{whole['cases']} cases, {whole['failed']} failed", file=sys.stderr)
+            write(arguments, whole)
     return whole
 
 
-def in_processes(arguments: argparse.Namespace, time_for_all: float) -> dict[str, Any]:
+def _nothing() -> dict[str, Any]:
+    return {"cases": 0, "failed": 0, "kinds": {}, "failures": []}
+
+
+def _add(whole: dict[str, Any], found: dict[str, Any]) -> None:
+    """Count a round of one seed."""
+    whole["seeds"].append(found["seed"])
+    for name in ("cases", "failed", "failures"):
+        whole[name] += found[name]
+    for kind, own in found["kinds"].items():
+        so_far = whole["kinds"].setdefault(kind, {"cases": 0, "endings": {}})
+        so_far["cases"] += own["cases"]
+        for ending, count in own["endings"].items():
+            so_far["endings"][ending] = so_far["endings"].get(ending, 0) + count
+
+
+def in_processes(arguments: argparse.Namespace, seed: int, time_for_all: float = 0.0) -> dict[str, Any]:
     """Each kind in a process of its own, one after the other; their counts together."""
-    whole: dict[str, Any] = {"seed": arguments.seed, "cases": 0, "failed": 0, "kinds": {}, "failures": []}
+    whole: dict[str, Any] = {"seed": seed, **_nothing()}
+    time_for_all = time_for_all or arguments.seconds
     total = sum(SHARES.get(kind, 1) for kind in arguments.kinds)
     for kind in arguments.kinds:
         seconds = time_for_all * SHARES.get(kind, 1) / total
         with tempfile.TemporaryDirectory() as folder:
             record = Path(folder) / "record.json"
-            command = [sys.executable, __file__, "--here", "--kinds", kind, "--seed", str(arguments.seed)]
+            command = [sys.executable, __file__, "--here", "--kinds", kind, "--seed", str(seed)]
             command += ["--count", str(arguments.count), "--seconds", str(seconds), "--record", str(record)]
             ended = subprocess.run(command, check=False, stdout=subprocess.DEVNULL)  # noqa: S603
             if record.exists():
@@ -112,7 +145,7 @@ def in_processes(arguments: argparse.Namespace, time_for_all: float) -> dict[str
                     else f"status {ended.returncode}"
                 )
                 whole["failures"].append({"kind": kind, "wrong": [f"the process ended by {what}"]})
-        print(f"{kind}: {whole['kinds'].get(kind)}", file=sys.stderr)
+        print(f"seed {seed}, {kind}: {whole['kinds'].get(kind)}", file=sys.stderr)
     return whole
 
 
@@ -130,6 +163,11 @@ def fuzzed(kinds: list[str], seed: int, count: int, seconds: float) -> dict[str,
             drawn = random.Random(f"{seed} {kind}")  # noqa: S311
             if kind == "processes":
                 processes(judge, place, drawn, count, deadline)
+                continue
+            if kind == "requests":
+                from fuzzing.requests import requests
+
+                requests(judge, place, drawn, count, deadline)
                 continue
             with stopped_at_once(after=3):
                 if kind == "command lines":

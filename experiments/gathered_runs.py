@@ -4,8 +4,9 @@
     python experiments/gathered_runs.py table TABLE OUT.json LISTS... --command ... --revision ... --device ...
     python experiments/gathered_runs.py table TABLE OUT.json LISTS... --add RECORD.json ...  # to what it has
 
-`metavib reproduce` writes the same table where it trained all of it. A row that lacks some cells is in no table:
-its runs wait under "unfinished" until others are added.
+`metavib reproduce` writes the same table where it trained all of it. A row may have fewer seeds than others, and
+the caption says so. A row that lacks some targets of a seed is in no table: its runs wait under "unfinished" until
+others are added.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from metavib.paper import Row, Table, table_named
-from metavib.reproduction import (
+from metavib.models.results import results_from
+from metavib.reports.paper.reproduction import (
     Choices,
     MeasuredRow,
     Reproduction,
@@ -25,6 +27,7 @@ from metavib.reproduction import (
     rows_to_measure,
     run_record,
 )
+from metavib.reports.paper.tables import PaperRow, PaperTable, table_named
 
 KEPT = (
     "algorithm",
@@ -48,14 +51,14 @@ def listed(folder: Path) -> list[dict[str, Any]]:
         results = json.loads(path.read_text())
         method = json.loads((path.parent / "experiment.json").read_text())["experiment"]["method"]
         kept = {name: results[name] for name in KEPT}
-        runs.append(kept | run_record(results) | {"method": method})
+        runs.append(kept | run_record(results_from(results, path)) | {"method": method})
     return runs
 
 
-def runs_of(record: dict[str, Any], like: dict[str, Any]) -> list[dict[str, Any]]:
-    """The runs of a record, with what all runs of a table share as `like` has it; `main` compares the captions."""
-    runs = list(record.get("unfinished", []))
-    for row in record["table"]["rows"]:
+def runs_of(table: dict[str, Any], like: dict[str, Any]) -> list[dict[str, Any]]:
+    """The runs of a record's table, with what all of them share as `like` has it; `main` compares the captions."""
+    runs = []
+    for row in table["rows"]:
         method = {name: value for name, value in row["settings"].items() if name != "average"}
         own = {
             "algorithm": row["algorithm"],
@@ -67,7 +70,7 @@ def runs_of(record: dict[str, Any], like: dict[str, Any]) -> list[dict[str, Any]
     return runs
 
 
-def belongs(run: dict[str, Any], row: Row) -> bool:
+def belongs(run: dict[str, Any], row: PaperRow) -> bool:
     """Whether a run is of this row: its algorithm, its averaging, and the settings that make the row."""
     settings = {"average": "none"} | dict(row.settings)
     if (run["algorithm"], run["average"]) != (row.algorithm, settings.pop("average")):
@@ -75,7 +78,7 @@ def belongs(run: dict[str, Any], row: Row) -> bool:
     return all(run["method"][name] == value for name, value in settings.items())
 
 
-def ordered_rows(table: Table, runs: list[dict[str, Any]]) -> tuple[Row, ...]:
+def ordered_rows(table: PaperTable, runs: list[dict[str, Any]]) -> tuple[PaperRow, ...]:
     """The rows that the runs are of, as `metavib reproduce` orders them."""
     if any(row.settings.keys() - {"average"} for row in table.rows):
         return rows_to_measure(table, None)
@@ -101,7 +104,8 @@ def table_of(name: str, runs: list[dict[str, Any]]) -> tuple[Reproduction, list[
             }
             for run in of_row
         }
-        cells = [(target, seed) for target in table.targets for seed in seeds]
+        of_its_own = sorted({run["seed"] for run in of_row}) or seeds
+        cells = [(target, seed) for target in table.targets for seed in of_its_own]
         missing = [cell for cell in cells if cell not in kept]
         if missing:
             print(f"{row.title} lacks {missing}")
@@ -111,14 +115,18 @@ def table_of(name: str, runs: list[dict[str, Any]]) -> tuple[Reproduction, list[
     shared = {name: {run[name] for run in runs} for name in SHARED}
     if mixed := [name for name, values in shared.items() if len(values) > 1]:
         raise SystemExit(f"runs that make no table: they differ in {', '.join(mixed)}")
+    counts = {row.row.title: len(row.by_seed(table.targets)) for row in rows}
+    most = max(counts.values(), default=len(seeds))
     choices = Choices(
         rows=tuple(row.row for row in rows),
         targets=table.targets,
-        seeds=tuple(seeds),
+        seeds=tuple(seeds[:most]),  # the caption counts them
         **{name: runs[0][name] for name in ("preset", "protocol", "backbone", "weights")},
         assignments={},
     )
-    caption = caption_of(table, choices, runs[0])
+    caption = caption_of(table, choices, SimpleNamespace(**runs[0]))
+    if fewer := ", ".join(f"{title} ({count})" for title, count in counts.items() if count < most):
+        caption += f" Over fewer seeds: {fewer}."
     return Reproduction(table, table.targets, tuple(rows), caption), unfinished
 
 
@@ -144,12 +152,12 @@ def main() -> None:
         runs = [run for path in arguments.lists for run in json.loads(path.read_text())]
         if arguments.add:
             earlier = json.loads(arguments.add.read_text())
-            kept = runs_of(earlier, runs[0])
-            # What the new runs share must be true of the kept ones, whose record does not say it.
-            again, _ = table_of(arguments.table, kept)
-            if earlier["table"]["caption"] != again.caption:
-                raise SystemExit(f"other runs than those of {arguments.add}: {again.caption}")
-            runs = kept + runs
+            # What the new runs share must be true of the rows' runs, whose record does not say it.
+            if of_rows := runs_of(earlier["table"], runs[0]):
+                again, _ = table_of(arguments.table, of_rows)
+                if earlier["table"]["caption"] != again.caption:
+                    raise SystemExit(f"other runs than those of {arguments.add}: {again.caption}")
+            runs = of_rows + earlier.get("unfinished", []) + runs
         table, unfinished = table_of(arguments.table, runs)
         record = {name: getattr(arguments, name) for name in ("command", "revision", "device", "note")}
         record |= {"table": as_json(table), "unfinished": unfinished}

@@ -23,15 +23,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from metavib.data.catalog import open_dataset
 from metavib.data.dataset import Dataset, DomainImages, Listing
-from metavib.data.prepared import LabelledRows, open_sources, open_target
+from metavib.data.opening import LabelledRows, open_sources, open_target
+from metavib.data.sources.catalog import open_dataset
 from metavib.data.splits import split_domains
-from metavib.evaluate import embed, measure_at_mean
-from metavib.experiment import experiment_from
-from metavib.model import preprocessing_of
-from metavib.preparation import prepared_algorithm
-from metavib.program import Program, Trainee
+from metavib.models.directory import preprocessing_of
+from metavib.models.measuring import embed, measure_at_mean
+from metavib.training.experiment import experiment_from
+from metavib.training.first_network import prepared_algorithm
+from metavib.training.step import Program, Trainee
 
 AVERAGED = ", mean weights of the second half"
 TASKS = {"0": "15", "75": "60"}  # the angle that is hidden, the angle that is left out

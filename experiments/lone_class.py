@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from metavib.data.catalog import open_dataset
+from metavib.data.sources.catalog import open_dataset
 
 SOURCES, TARGET, OWNER, LONE = ("0", "30", "60"), "75", "60", "3"
 SETTINGS = {

@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 
-from metavib.bench.workloads import digit_runs, image_run
-from metavib.memory import keep_freed_memory
-from metavib.processes.torchrun import joined
-from metavib.program import Program
+from benchmarks.workloads import digit_runs, image_run
+from metavib.core.memory import keep_freed_memory
+from metavib.core.processes.torchrun import joined
+from metavib.training.step import Program
 
 WAYS = {"1 process, 1 thread": (1, 1), "1 process, 2 threads": (1, 2), "2 processes, 1 thread each": (2, 1)}
 STEPS = {"digits": 10, "photographs": 4}

@@ -83,7 +83,7 @@ def main() -> int:
     measured = measure(arguments, images)
     print(json.dumps(measured, indent=2))
     if arguments.out:
-        from metavib import atomic
+        from metavib.core import atomic
 
         record = json.loads(arguments.out.read_text()) if arguments.out.exists() else {"models": {}}
         record["command"] = COMMAND
@@ -119,9 +119,9 @@ def measure(arguments: argparse.Namespace, images: list[tuple[str, bytes]]) -> d
     """The server and the bare model in turns; of each the round in the middle counts."""
     import numpy as np
 
-    from metavib import memory
-    from metavib.provenance import git_revision
-    from metavib.serving.limits import Limits
+    from metavib.core import memory
+    from metavib.runs.provenance import git_revision
+    from metavib.serving.http.limits import Limits
     from metavib.serving.predictor import load
 
     memory.keep_freed_memory()  # as the server does

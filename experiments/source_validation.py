@@ -21,15 +21,15 @@ from typing import Any
 import torch
 
 from metavib.algorithms import algorithm_named
+from metavib.core.settings import names_of
 from metavib.data.dataset import Dataset
-from metavib.data.prepared import Sources, open_sources
-from metavib.evaluate import embed, measure_at_mean
-from metavib.experiment import experiment_from
-from metavib.model import preprocessing_of
-from metavib.optimization import Training
-from metavib.preparation import prepared_algorithm
-from metavib.program import Program, Trainee
-from metavib.settings import names_of
+from metavib.data.opening import Sources, open_sources
+from metavib.models.directory import preprocessing_of
+from metavib.models.measuring import embed, measure_at_mean
+from metavib.training.experiment import experiment_from
+from metavib.training.first_network import prepared_algorithm
+from metavib.training.optimizer import Training
+from metavib.training.step import Program, Trainee
 
 # What a variant does not name, so that a round means the same whatever the presets become.
 OTHERWISE = {

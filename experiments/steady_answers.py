@@ -21,16 +21,22 @@ import torch
 from torch import Tensor
 
 from metavib.algorithms.base import Algorithm, Noise
-from metavib.data.prepared import open_target, training_digests
-from metavib.evaluate import Embedded, embed
-from metavib.experiment import Experiment, experiment_from
-from metavib.functional.predictive import entropy
-from metavib.memory import keep_freed_memory
-from metavib.metrics import Judged, judged
-from metavib.model import load_model, preprocessing_of
-from metavib.provenance import git_revision
-from metavib.randomness import key_of, normal
-from metavib.runner import Surroundings, run_experiment
+from metavib.core.memory import keep_freed_memory
+from metavib.data.opening import open_target, training_digests
+from metavib.models.directory import load_model, preprocessing_of
+from metavib.models.measuring import Embedded, embed
+from metavib.models.metrics import (
+    Scores,
+    accuracy,
+    expected_calibration_error,
+    negative_log_likelihood,
+    scored,
+)
+from metavib.nn.functional.predictive import entropy
+from metavib.nn.randomness import key_of, normal
+from metavib.runs.one_run import ExecutionContext, run_experiment
+from metavib.runs.provenance import git_revision
+from metavib.training.experiment import Experiment, experiment_from
 
 SEEDS = range(10)
 CHUNK = 64  # images that a predictor answers at a time
@@ -90,20 +96,20 @@ def measured(algorithm: Algorithm, embedded: Embedded) -> dict[str, dict[str, fl
             started = time.process_time()
             answer = probabilities(algorithm, embedded, own)
             seconds.append(time.process_time() - started)
-            result = judged(answer, embedded.labels)
+            result = scored(answer, embedded.labels)
             labels.append(result.predicted)
             scores.append(
                 [
-                    result.accuracy().item(),
-                    result.expected_calibration_error().item(),
-                    result.negative_log_likelihood().item(),
+                    accuracy(result).item(),
+                    expected_calibration_error(result).item(),
+                    negative_log_likelihood(result).item(),
                     _of_the_surer_half(answer, result),
                 ]
             )
         flips = [(one != other).float().mean().item() for one, other in itertools.combinations(labels, 2)]
-        accuracy, ece, nll, surer = (statistics.mean(values) for values in zip(*scores, strict=True))
+        right, ece, nll, surer = (statistics.mean(values) for values in zip(*scores, strict=True))
         found[name] = {
-            "accuracy": round(accuracy, 4),
+            "accuracy": round(right, 4),
             "ece": round(ece, 4),
             "nll": round(nll, 4),
             "accuracy_of_the_surer_half": round(surer, 4),
@@ -114,7 +120,7 @@ def measured(algorithm: Algorithm, embedded: Embedded) -> dict[str, dict[str, fl
     return found
 
 
-def _of_the_surer_half(answer: Tensor, result: Judged) -> float:
+def _of_the_surer_half(answer: Tensor, result: Scores) -> float:
     """Accuracy on the half of the images whose answers have the least entropy."""
     order = entropy(answer).argsort(stable=True)[: len(answer) // 2]
     return (result.predicted == result.labels)[order].float().mean().item()
@@ -126,7 +132,7 @@ def model(values: Mapping[str, Any], changes: Mapping[str, Any], out: Path, data
     if (data / str(given["dataset"])).is_dir() and given["dataset"] != "pacs":
         given["dataset"] = str((data / given["dataset"]).resolve())
     experiment = experiment_from(given, dict(changes))
-    run_experiment(experiment, out, Surroundings(DEVICE, data_root=data, say=print))
+    run_experiment(experiment, out, ExecutionContext(DEVICE, data_root=data, say=print))
     algorithm, description = load_model(out / "model", DEVICE)
     started, embedded = time.process_time(), _unseen(experiment, algorithm, data)
     network = time.process_time() - started

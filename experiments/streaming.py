@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from metavib.memory import bytes_of
+from metavib.core.memory import bytes_of
 
 TIMES_THE_LIMIT = 4
 STEPS = 20
@@ -38,7 +38,7 @@ def main() -> int:
     parser.add_argument("--rates", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.run:
-        from metavib.bench.streaming import limited_run
+        from benchmarks.streaming import limited_run
 
         folder, per_class, out, limit = arguments.run
         found = limited_run(Path(folder), int(per_class), Path(out), STEPS, int(limit) or None, SIZE)
@@ -57,7 +57,7 @@ def main() -> int:
 
 def measured(limit: int) -> dict[str, Any]:
     """Both runs, and both ways to make a step for both networks."""
-    from metavib.bench.streaming import CLASSES, Filed
+    from benchmarks.streaming import CLASSES, Filed
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -84,9 +84,9 @@ def rates(folder: Path, number: int) -> dict[str, Any]:
     """Milliseconds of a step in memory, in files, and in files that are not in the page cache; in turns."""
     import torch
 
-    from metavib.bench.streaming import NETWORKS, Filed
-    from metavib.bench.workloads import trainee
-    from metavib.program import Program
+    from benchmarks.streaming import NETWORKS, Filed
+    from benchmarks.workloads import trainee
+    from metavib.training.step import Program
 
     network = list(IMAGES)[number]
     values, size, channels = NETWORKS[network]

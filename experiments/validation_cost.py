@@ -16,14 +16,14 @@ from typing import Any
 
 import torch
 
-from metavib.experiment import experiment_from
-from metavib.memory import keep_freed_memory
-from metavib.program import Program
-from metavib.provenance import git_revision
-from metavib.run_directory import RunDirectory
-from metavib.runner import Surroundings, open_run
-from metavib.trainer import Run, validate
-from metavib.validation import ValidationImages
+from metavib.core.memory import keep_freed_memory
+from metavib.runs.one_run import ExecutionContext, open_run
+from metavib.runs.provenance import git_revision
+from metavib.training.experiment import experiment_from
+from metavib.training.loop import Run, validate
+from metavib.training.run_directory import RunDirectory
+from metavib.training.step import Program
+from metavib.training.validation import ValidationImages
 
 STEPS = (60, 1000)  # a first try, and the preset's own
 NOWHERE = RunDirectory(Path("validation-cost-writes-nothing"))
@@ -32,8 +32,8 @@ NOWHERE = RunDirectory(Path("validation-cost-writes-nothing"))
 def opened(steps: int, data: Path) -> Run:
     """A run of so many steps."""
     values = {"dataset": "pacs", "target": "photo", "without": ["sketch"], "algorithm": "metavib", "seed": 0}
-    surroundings = Surroundings(torch.device("cpu"), data_root=data)
-    return open_run(experiment_from(values, {"steps": steps}), NOWHERE, surroundings).run
+    context = ExecutionContext(torch.device("cpu"), data_root=data)
+    return open_run(experiment_from(values, {"steps": steps}), NOWHERE, context).run
 
 
 def cpu_seconds(run: Run, *, whole: bool) -> float:

@@ -16,19 +16,30 @@ import pytest
 from beartype import BeartypeConf, beartype
 from jaxtyping import install_import_hook
 from PIL import Image
+from places import DATA
 
 check_types = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int may stand for a float, as in mypy
 
 # Before the first import of metavib: from here on every annotated shape and type is checked at run time. Triton
 # reads the source of a kernel, so those are left alone; and scikit-learn hands wrong types to an estimator,
 # to see what it says to them itself.
-_LEFT_ALONE = {"kernels", "estimator"}
-_UNITS = {path.stem for path in (Path(__file__).parents[1] / "src" / "metavib").iterdir()} - _LEFT_ALONE
+_ROOT = Path(__file__).parents[1] / "src" / "metavib"
+_UNITS = {
+    ".".join(path.relative_to(_ROOT.parent).with_suffix("").parts)
+    for path in _ROOT.rglob("*.py")
+    if path.stem not in ("__init__", "estimator") and "import triton" not in path.read_text(encoding="utf-8")
+}
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    install_import_hook([f"metavib.{unit}" for unit in sorted(_UNITS)], f"{__name__}.check_types")
+    install_import_hook([*sorted(_UNITS), "metavib.domainbed"], f"{__name__}.check_types")
 
-pytest_plugins = ["browser_fixtures", "serving_fixtures", "sweep_fixtures"]
+pytest_plugins = [
+    "browser_fixtures",
+    "record_fixtures",
+    "serving_fixtures",
+    "site_fixtures",
+    "sweep_fixtures",
+]
 
 os.environ.setdefault("PYTHONHASHSEED", "0")
 os.environ.setdefault(
@@ -45,12 +56,11 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """Real MNIST, PACS and weights: METAVIB_DATA, or `../shared/data` beside the checkout."""
-    root = Path(os.environ.get("METAVIB_DATA") or Path(__file__).parents[2] / "shared" / "data")
-    if not root.is_dir():
+    if not DATA.is_dir():
         pytest.skip(
-            f"no real data in {root}: set METAVIB_DATA to a folder with mnist, pacs, pacs_splits, weights"
+            f"no real data in {DATA}: set METAVIB_DATA to a folder with mnist, pacs, pacs_splits, weights"
         )
-    return root
+    return DATA
 
 
 # What keeps a run small; later flags override earlier ones.
@@ -113,8 +123,8 @@ def training(folder: Path, tmp_path: Path) -> Callable[..., list[str]]:
 @pytest.fixture
 def cell(folder: Path, tmp_path: Path) -> Callable[..., Any]:
     """Makes a small run of a grid; where its settings are not the usual ones, they are in its name."""
-    from metavib.cells import Cell
-    from metavib.experiment import experiment_from
+    from metavib.runs.cells import Cell
+    from metavib.training.experiment import experiment_from
 
     def make(
         target: str = "sketch",
@@ -138,7 +148,7 @@ def cell(folder: Path, tmp_path: Path) -> Callable[..., Any]:
 @pytest.fixture
 def metavib(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     """Calls a command in this process."""
-    from metavib.cli import main
+    from metavib.interfaces.cli.main import main
 
     def call(*arguments: Any) -> Outcome:
         capsys.readouterr()
@@ -166,7 +176,7 @@ def refused(metavib: Callable[..., Outcome]) -> Callable[..., str]:
 @pytest.fixture
 def interrupted(metavib: Callable[..., Outcome]) -> Callable[..., Outcome]:
     """Calls `train` and stops it, as Ctrl-C does, after so many steps."""
-    from metavib.commands import train
+    from metavib.interfaces.cli.training import stopping
 
     def call(*arguments: Any, after: int) -> Outcome:
         @contextlib.contextmanager
@@ -175,7 +185,7 @@ def interrupted(metavib: Callable[..., Outcome]) -> Callable[..., Outcome]:
             yield lambda: next(steps, None) is None
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(train, "stop_requested", stop_after_some_steps)
+            patch.setattr(stopping, "stop_requested", stop_after_some_steps)
             outcome = metavib(*arguments)
         assert outcome.status == 130
         return outcome
@@ -186,7 +196,7 @@ def interrupted(metavib: Callable[..., Outcome]) -> Callable[..., Outcome]:
 @pytest.fixture(scope="session")
 def finished(make_folder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """One finished run for all tests that only read it."""
-    from metavib.cli import main
+    from metavib.interfaces.cli.main import main
 
     root = tmp_path_factory.mktemp("finished")
     folder = make_folder(root / "images")
@@ -215,15 +225,17 @@ def program() -> list[str]:
 @pytest.fixture
 def record(tmp_path: Path) -> Callable[..., Any]:
     """A finished run."""
-    from metavib.experiment import experiment_from
-    from metavib.reports.records import RunRecord
-    from metavib.run_directory import RunDirectory
+    from made_up_results import results_like
+
+    from metavib.runs.records import RunRecord
+    from metavib.training.experiment import experiment_from
+    from metavib.training.run_directory import RunDirectory
 
     def make(algorithm: str = "metavib", target: str = "0", seed: int = 0, **changes: Any) -> RunRecord:
         values = {"dataset": "rotated-digits", "target": target, "seed": seed, "algorithm": algorithm}
         experiment = experiment_from(values | {"preset": "demo"}, changes.pop("settings", {}))
-        results = {"dataset": "rotated-digits", "protocol": "p", "classes": ["a", "b", "c"], "seed": seed}
-        results |= changes.pop("results", {})
+        given = {"algorithm": algorithm, "unseen_domain": target, "seed": seed, "unseen": {}}
+        results = results_like(**(given | changes.pop("results", {})))
         log = changes.pop("log", ({"step": 1, "classification": 2.0}, {"step": 2, "classification": 1.0}))
         return RunRecord(RunDirectory(tmp_path / f"{algorithm}-{target}-{seed}"), experiment, results, log)
 
@@ -235,12 +247,12 @@ def answers() -> Callable[..., Any]:
     """Answers with these probabilities; drawn classifiers say the same, where none are given."""
     import torch
 
-    from metavib.reports.judged import Answers
+    from metavib.reports.judged import ModelAnswers
 
-    def make(probabilities: Any, labels: Sequence[int], by_classifier: Any = None) -> Answers:
+    def make(probabilities: Any, labels: Sequence[int], by_classifier: Any = None) -> ModelAnswers:
         given = torch.as_tensor(probabilities, dtype=torch.float64)
         drawn = given.unsqueeze(0) if by_classifier is None else by_classifier
-        return Answers(torch.tensor(labels), torch.zeros(len(labels), 2), given, drawn, given)
+        return ModelAnswers(torch.tensor(labels), torch.zeros(len(labels), 2), given, drawn, given)
 
     return make
 

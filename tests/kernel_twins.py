@@ -9,19 +9,26 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from metavib import kernels
-from metavib.functional import pooled_convolution as kernel_layer
-from metavib.functional import repeated_derivatives
+from metavib.nn import kernels
+from metavib.nn.kernels import pooled_convolution as kernel_layer
+from metavib.nn.kernels import repeated_derivatives
 
 
 def kernels_stand_in(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """Let the digit network go the way of the kernels; counts the ways back through the layer that has but one."""
-    monkeypatch.setattr(kernels, "serve", lambda device: True)
-    monkeypatch.setattr(kernel_layer, "_forward", _forward)
+    monkeypatch.setattr(kernels, "run_on", lambda device: True)
     backward = Mock(side_effect=_backward)
-    monkeypatch.setattr(kernel_layer, "_backward", backward)
-    for twin in (_convolve, _weight_gradient, _pool, _put_back, _select):
-        monkeypatch.setattr(repeated_derivatives, twin.__name__, twin)
+    twins = {
+        kernel_layer._PooledConvolution: _forward,
+        kernel_layer._Backward: backward,
+        repeated_derivatives._Convolution: _convolve,
+        repeated_derivatives._WeightGradient: _weight_gradient,
+        repeated_derivatives._Pool: _pool,
+        repeated_derivatives._PutBack: _put_back,
+        repeated_derivatives._Select: _select,
+    }
+    for function, twin in twins.items():
+        monkeypatch.setattr(function, "of_runs", twin)
     return backward
 
 

@@ -16,26 +16,27 @@ from typing import Any, final
 
 import numpy as np
 import torch
+from places import PATIENCE
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from metavib.algorithms import ALGORITHMS, algorithm_named, create
 from metavib.algorithms.base import Algorithm
-from metavib.cli import main
+from metavib.core.processes.division import Division
+from metavib.core.processes.group import ALONE, Processes
+from metavib.core.processes.torchrun import joined_processes
+from metavib.core.settings import names_of
 from metavib.data.episodes import Source
-from metavib.data.prepared import LabelledRows, Sources
-from metavib.data.storage import ImageStore
+from metavib.data.opening import LabelledRows, Sources
+from metavib.data.store.storage import ImageStore
 from metavib.data.transforms import Preprocessing
-from metavib.evaluate import batches_of, embed
-from metavib.experiment import experiment_from
-from metavib.networks.backbone import PIXELS, Backbone, drop
-from metavib.processes.division import Division
-from metavib.processes.group import ALONE, Processes
-from metavib.processes.torchrun import joined
-from metavib.program import Program, Trainee, sampler_of
-from metavib.run_directory import RunDirectory, WatchedDirectory
-from metavib.settings import names_of
-from metavib.trainer import Run, Stopped, train
+from metavib.interfaces.cli.main import main
+from metavib.models.measuring import batches_of, embed
+from metavib.nn.backbone import PIXELS, Backbone, drop
+from metavib.training.experiment import experiment_from
+from metavib.training.loop import Run, Stopped, train
+from metavib.training.run_directory import RunDirectory, WatchedDirectory
+from metavib.training.step import Program, Trainee, sampler_of
 
 STEPS = 20
 CLASSES, DOMAINS, IMAGES = 3, 3, 7  # 7 do not divide by two
@@ -210,7 +211,7 @@ class Torchrun:
             os.kill(worker, signal.SIGKILL)
         self.process.communicate()
 
-    def outcome(self, seconds: float = 240) -> tuple[int, str, str]:
+    def outcome(self, seconds: float = PATIENCE) -> tuple[int, str, str]:
         """Status, stdout and stderr, when it has ended."""
         out, err = self.process.communicate(timeout=seconds)
         return self.process.returncode, out, err
@@ -237,7 +238,7 @@ def _read(path: Path) -> str:
 
 if __name__ == "__main__":
     place, train_arguments = Path(sys.argv[1]), sys.argv[2:]
-    with joined("cpu") as (own, _):
+    with joined_processes("cpu") as (own, _):
         share_the_work(place, own)
     assert main([*train_arguments, "--out", str(place / "whole run")]) == 0
     main([*train_arguments, "--out", str(place / "refused"), "--target", "nowhere"])

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from PIL import Image
+from places import PATIENCE
 
 
 class Reply(NamedTuple):
@@ -40,7 +41,7 @@ class Running(NamedTuple):
     service: Any
 
     def ask(
-        self, method: str, path: str, body: Any = None, headers: Any = None, timeout: float = 20
+        self, method: str, path: str, body: Any = None, headers: Any = None, timeout: float = PATIENCE
     ) -> Reply:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         with contextlib.closing(connection):
@@ -53,7 +54,7 @@ class Running(NamedTuple):
     def send(self, content: bytes, kind: str = "image/png", query: str = "") -> Reply:
         return self.ask("POST", f"/predict{query}", content, {"Content-Type": kind})
 
-    def raw(self, data: bytes, timeout: float = 10) -> bytes:
+    def raw(self, data: bytes, timeout: float = PATIENCE) -> bytes:
         """What comes back until the server closes, for bytes that no client library would send."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=timeout) as link:
             with contextlib.suppress(ConnectionError):
@@ -74,19 +75,19 @@ def predictors(finished: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def started(predictors: dict[str, Any], limits: Any, access: Any) -> Iterator[Running]:
+def started(predictors: dict[str, Any], limits: Any, access: Any, shower: Any = None) -> Iterator[Running]:
     """A whole server: real sockets, uvicorn, threads."""
-    from metavib.serving.listening import listen, server_of
-    from metavib.serving.server import build_app
-    from metavib.serving.service import Service
+    from metavib.serving.http.listening import listen, server_of
+    from metavib.serving.http.server import build_app
+    from metavib.serving.http.service import Service
 
-    service = Service(predictors, limits)
+    service = Service(predictors, limits, shower)
     listener = listen("127.0.0.1", 0)
     server = server_of(build_app(service, access), limits)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
     thread.start()
     try:
-        end = time.monotonic() + 20
+        end = time.monotonic() + PATIENCE
         while not server.started and thread.is_alive() and time.monotonic() < end:
             time.sleep(0.01)
         assert server.started
@@ -94,10 +95,10 @@ def started(predictors: dict[str, Any], limits: Any, access: Any) -> Iterator[Ru
         yield Running(f"http://127.0.0.1:{port}", port, service)
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(PATIENCE)
         # A connection that a test left open may be waited for; how a server stops is tested elsewhere.
         server.force_exit = True
-        thread.join(40)
+        thread.join(PATIENCE)
         if thread.is_alive():
             faulthandler.dump_traceback(sys.__stderr__)
         assert not thread.is_alive()
@@ -106,8 +107,8 @@ def started(predictors: dict[str, Any], limits: Any, access: Any) -> Iterator[Ru
 @pytest.fixture(scope="session")
 def running(predictors: dict[str, Any]) -> Iterator[Running]:
     """One server for all tests that need nothing special."""
-    from metavib.serving.guards import access_for
-    from metavib.serving.limits import Limits
+    from metavib.serving.http.guards import access_for
+    from metavib.serving.http.limits import Limits
 
     with started(predictors, Limits(), access_for("127.0.0.1", None, [], anyone=False)) as server:
         yield server
@@ -116,8 +117,8 @@ def running(predictors: dict[str, Any]) -> Iterator[Running]:
 @pytest.fixture
 def start(predictors: dict[str, Any]) -> Iterator[Callable[..., Running]]:
     """Starts a server with other limits, a token or another predictor."""
-    from metavib.serving.guards import access_for
-    from metavib.serving.limits import Limits
+    from metavib.serving.http.guards import access_for
+    from metavib.serving.http.limits import Limits
 
     with contextlib.ExitStack() as stack:
 
@@ -126,9 +127,10 @@ def start(predictors: dict[str, Any]) -> Iterator[Callable[..., Running]]:
             token: str | None = None,
             predictors: Any = predictors,
             host: str = "localhost",
+            shower: Any = None,
         ) -> Running:
             access = access_for(host, token, [], anyone=False)
-            return stack.enter_context(started(predictors, limits or Limits(), access))
+            return stack.enter_context(started(predictors, limits or Limits(), access, shower))
 
         yield begin
 
@@ -160,7 +162,7 @@ def gated_server(start: Any, predictors: dict[str, Any]) -> Iterator[Callable[..
                 if armed.is_set():
                     gate.sizes.append(len(pixels))
                     gate.entered.set()
-                    assert gate.open.wait(60)
+                    assert gate.open.wait(PATIENCE)
                 return super().classify(pixels, classifiers)
 
         server = start(limits, predictors={"mean": Gated(predictors["mean"])})

@@ -8,14 +8,14 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from benchmarks.workloads import trainee
 from metavib.algorithms import create
 from metavib.algorithms.base import Algorithm
 from metavib.algorithms.erm import ERM
-from metavib.bench.workloads import trainee
-from metavib.data.catalog import open_dataset
 from metavib.data.episodes import Episode, Samples
-from metavib.networks.backbone import PIXELS, Backbone
-from metavib.program import Program
+from metavib.data.sources.catalog import open_dataset
+from metavib.nn.backbone import PIXELS, Backbone
+from metavib.training.step import Program
 
 CLASSES, DOMAINS, IMAGES = 3, 3, 5
 

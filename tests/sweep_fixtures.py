@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from places import PATIENCE
 
-PATIENCE = 240.0  # seconds that anything may take on a machine that has other things to do
 STEPS = 120  # enough to be killed among them
 
 
@@ -20,9 +20,9 @@ def inline_engine() -> Any:
     """Trains where it is called, so that no worker need start; all else is as ever."""
     import torch
 
-    from metavib.sweep.engine import Engine, News
-    from metavib.sweep.packets import Packet
-    from metavib.sweep.work import work
+    from metavib.runs.sweep.engine import Engine, News
+    from metavib.runs.sweep.packets import Packet
+    from metavib.runs.sweep.work import work
 
     class Inline(Engine):
         device, workers = torch.device("cpu"), 1
@@ -55,7 +55,7 @@ def inline_engine() -> Any:
 @pytest.fixture
 def inline(inline_engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """`metavib sweep` starts no processes."""
-    from metavib.commands import sweep
+    from metavib.interfaces.cli.training import sweep
 
     monkeypatch.setattr(sweep, "engine_of", inline_engine)
 
@@ -65,8 +65,8 @@ def swept(
     make_folder: Callable[..., Path], inline_engine: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """A folder with `s.json`, and in `out` the sweep that it asks for, with nothing that disturbed it."""
-    from metavib.cli import main
-    from metavib.commands import sweep
+    from metavib.interfaces.cli.main import main
+    from metavib.interfaces.cli.training import sweep
 
     root = tmp_path_factory.mktemp("swept")
     values = {
@@ -119,7 +119,7 @@ def until() -> Callable[..., None]:
 @pytest.fixture(scope="session")
 def begun() -> Callable[..., bool]:
     """Whether so many runs of a sweep are over, and another one is some steps in."""
-    from metavib import checkpoint
+    from metavib.training import checkpoint
 
     def look(out: Path, finished: int = 0) -> bool:
         over = list(out.glob("cells/*/validation.json"))

@@ -13,8 +13,10 @@ import pytest
 import torch
 from small_episodes import assert_is_erm, built, episode_of
 
-from metavib.algorithms import ALGORITHMS, TITLES
-from metavib.cli import main
+from metavib.algorithms import ALGORITHMS
+from metavib.interfaces.cli.main import main
+
+pytestmark = pytest.mark.whole
 
 ROOT = Path(__file__).parents[1]
 FILE, PAGE = ROOT / "examples" / "coral.py", ROOT / "docs" / "add-an-algorithm.md"
@@ -23,7 +25,7 @@ FILE, PAGE = ROOT / "examples" / "coral.py", ROOT / "docs" / "add-an-algorithm.m
 @pytest.fixture
 def coral(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The names of the example, registered for as long as a test takes."""
-    for registry in (ALGORITHMS, TITLES, sys.modules):
+    for registry in (ALGORITHMS, sys.modules):
         monkeypatch.setitem(registry, "coral", None)  # and taken away again at the end
     del sys.modules["coral"]
     monkeypatch.syspath_prepend(FILE.parent)

@@ -11,47 +11,27 @@ from typing import NamedTuple
 import pytest
 
 import metavib
+from metavib.interfaces.cli.commands import COMMANDS
 
 ROOT = Path(metavib.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
-# A module imports from the lines above its own and from its own package, never from below or beside.
-# A new module gets a place here.
+# A folder is a stage. It imports from itself and from the stages before it, never from a later one.
 LAYERS = [
-    {"errors", "plain_values", "shapes", "foreign_text", "control_groups", "averaging", "class_accuracy"},
-    {"standard_output"},
-    {"terminal"},
-    {"kernels", "untrusted"},
-    {"settings", "randomness", "atomic", "metrics", "config_file", "device", "memory", "cores", "paper"},
-    {"functional", "processes"},
-    {"data", "networks"},
-    {"algorithms"},
-    {"optimization", "evaluate"},
-    {"recipes", "information_recording", "selection", "calibration", "domainbed", "soundness"},
-    {"experiment"},
-    {"run_directory", "cells"},
-    {"checkpoint", "model", "program"},
-    {"preparation", "validation", "stacks"},
-    {
-        "trainer",
-        "provenance",
-        "model_card",
-        "serving",
-        "reports",
-    },  # whoever serves or shows a model never imports a trainer
-    {"run_checks", "expectation"},
-    {"runner"},
-    {"capacity", "array_training"},
-    {"estimator"},
-    {"grid", "bench"},
-    {"reproduction", "cross_validation"},
-    {"reproduction_formats", "sweep"},
-    {"commands"},
-    {"training_arguments"},
-    {"arguments"},
-    {"cli", "folder_training"},
-    {"__main__"},
+    "core",
+    "nn",
+    "data",
+    "algorithms",
+    "models",
+    "training",
+    "runs",
+    "serving",
+    "reports",
+    "interfaces",
+    "__main__",
 ]
+# Whoever serves a model needs no trainer.
+APART = {"serving": {"training", "runs"}}
 CORE_NEEDS = {"torch", "torchvision", "numpy", "PIL", "safetensors", "metavib"}
 
 
@@ -83,20 +63,15 @@ def _imports(node: ast.AST, *, at_once: bool) -> Iterator[Import]:
 
 
 def unit_of(path: Path) -> str:
-    """The package or module directly under metavib that the file belongs to."""
+    """The folder or module directly under metavib that the file belongs to."""
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
-def layer_of(unit: str) -> int:
-    found = [number for number, layer in enumerate(LAYERS) if unit in layer]
-    assert len(found) == 1, f"{unit} has no place in LAYERS, or two"
-    return found[0]
-
-
-def test_every_module_has_one_place_and_every_place_a_module() -> None:
-    units = {unit_of(path) for path in FILES} - {"__init__"}
-    assert units == set().union(*LAYERS)
-    assert sum(map(len, LAYERS)) == len(units)
+def test_the_tree_is_small_enough_to_be_known_by_heart() -> None:
+    entries = {path.name for path in ROOT.iterdir()} - {"__pycache__"}
+    assert len(entries) <= 12
+    assert {name.removesuffix(".py") for name in entries} - {"__init__"} == set(LAYERS)
+    assert len(set(LAYERS)) == len(LAYERS)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -109,7 +84,41 @@ def test_imports_point_one_way(path: Path) -> None:
         package, _, rest = module.partition(".")
         unit = rest.partition(".")[0]
         if package == "metavib" and unit not in (own, "__version__"):
-            assert layer_of(unit) < layer_of(own), f"{own} imports {module}"
+            assert LAYERS.index(unit) < LAYERS.index(own), f"{own} imports {module}"
+            assert unit not in APART.get(own, ()), f"{own} imports {module}"
+
+
+def modules_needed(path: Path) -> set[str]:
+    """All modules that a file imports, lazily too; `from package import module` is one of the module."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            found |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+def cycles_in(root: Path, units: set[str]) -> list[str]:
+    """The modules of these units that import each other, or stand between such."""
+    needed = {
+        ".".join(("metavib", *path.relative_to(root).with_suffix("").parts)): modules_needed(path)
+        for path in root.rglob("*.py")
+        if path.name != "__init__.py" and path.relative_to(root).parts[0] in units
+    }
+    while done := [name for name, modules in needed.items() if not (modules - {name}) & needed.keys()]:
+        for name in done:
+            del needed[name]
+    return sorted(needed)
+
+
+def test_no_modules_import_each_other_not_even_lazily(tmp_path: Path) -> None:
+    assert cycles_in(ROOT, {*LAYERS}) == []
+    (tmp_path / "nn").mkdir()
+    (tmp_path / "nn" / "one.py").write_text("def use():\n    from metavib.nn import two\n")
+    (tmp_path / "nn" / "two.py").write_text("import metavib.nn.one\n")
+    (tmp_path / "nn" / "three.py").write_text("import math\n")
+    assert cycles_in(tmp_path, {"nn"}) == ["metavib.nn.one", "metavib.nn.two"]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -118,7 +127,7 @@ def test_what_the_core_does_not_need_is_imported_where_it_is_used(path: Path) ->
     if path.name == "shapes.py":
         allowed |= {"jaxtyping"}  # in a try: without it shapes are not checked
     if path.parent.name == "kernels" and path.name != "__init__.py":
-        allowed |= {"triton"}  # the modules are imported where `kernels.serve` said so
+        allowed |= {"triton"}  # the modules are imported where `kernels.run_on` said so
     if path.name == "estimator.py":
         allowed |= {"sklearn"}  # which it inherits from; `metavib.__getattr__` imports it on demand
     at_once = {module.partition(".")[0] for module, at_once in imports_of(path) if at_once}
@@ -131,30 +140,49 @@ def test_what_the_terminal_yaml_and_the_digits_need_is_found_by_these_tests() ->
 
 
 def test_a_kernel_is_imported_only_where_it_is_used() -> None:
+    kernels = {
+        f"metavib.nn.kernels.{path.stem}"
+        for path in (ROOT / "nn" / "kernels").glob("*.py")
+        if any(module.startswith("triton") for module, now in imports_of(path) if now)
+    }
+    assert len(kernels) >= 5
     for path in FILES:
-        if path.parent.name != "kernels":
-            assert not any(module.startswith("metavib.kernels.") for module, now in imports_of(path) if now)
+        if f"metavib.nn.kernels.{path.stem}" not in kernels:
+            assert not kernels & {module for module, now in imports_of(path) if now}, path
 
 
 def test_the_command_line_starts_without_torch() -> None:
-    for unit in (
-        "cli",
-        "arguments",
-        "errors",
-        "memory",
-        "terminal",
-        "foreign_text",
-        "standard_output",
-        "__init__",
-        "__main__",
-    ):
-        at_once = {module.partition(".")[0] for module, now in imports_of(ROOT / f"{unit}.py") if now}
+    light = ["__init__", "__main__", "interfaces/cli/main", "interfaces/cli/parsing", "interfaces/cli/flags"]
+    light += ["core/errors", "core/memory", "core/terminal", "core/foreign_text", "core/standard_output"]
+    light += [f"interfaces/cli/commands/{name}" for name in ("__init__", *COMMANDS)]
+    for name in light:
+        at_once = {module.partition(".")[0] for module, now in imports_of(ROOT / f"{name}.py") if now}
         assert at_once <= set(sys.stdlib_module_names) | {"metavib"}
 
 
+def modules_imported_by(path: Path) -> set[Path]:
+    """The files of the package that a file imports, at once or later, by name."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            place = ROOT.parent / node.module.replace(".", "/")
+            names = [place / alias.name for alias in node.names]
+            found |= {name.with_suffix(".py") for name in names if name.with_suffix(".py").is_file()}
+            found |= {place.with_suffix(".py")} if place.with_suffix(".py").is_file() else set()
+    return found
+
+
+@pytest.mark.parametrize("unit", ["core", "training", "runs", "interfaces"])
+def test_no_cycle_is_hidden_by_an_import_inside_a_function(unit: str) -> None:
+    left = {path: modules_imported_by(path) for path in FILES if unit_of(path) == unit}
+    while free := [path for path, needed in left.items() if not needed & left.keys() - {path}]:
+        left = {path: needed for path, needed in left.items() if path not in free}
+    assert not left
+
+
 def test_functional_code_knows_no_parameters() -> None:
-    for path in (ROOT / "functional").glob("*.py"):
-        assert not any("nn" in module.split(".") for module, _ in imports_of(path))
+    for path in (ROOT / "nn" / "functional").glob("*.py"):
+        assert not any(module.startswith("torch.nn") for module, _ in imports_of(path))
         assert "Parameter(" not in path.read_text(encoding="utf-8")
 
 
@@ -186,13 +214,18 @@ HARMLESS = {
         "np.memmap(file, dtype=np.uint8, mode='r', shape=shape)",  # of a file that came through the door
         "(partial / 'pixels.bin').open('wb')",  # in a folder that was made a moment ago
     },
+    "feature_cache.py": {
+        "np.memmap(file, dtype=np.float32, mode='r', shape=(*shape, 1, 1))",  # came through the door
+    },
+    "unpacking.py": {"tarfile.open(fileobj=file)", "opened.open(member)"},  # likewise, and what is in it
     "predictor.py": {"self.open(image)"},
     "streaming.py": {"predictor.open(name)"},
+    "forecast.py": {"predictor.open(name)"},  # which goes through it
 }
 
 
 def opened_beside_the_door(path: Path) -> set[str]:
-    """Calls in a file that read or open another one by its path, and not through `metavib.untrusted`."""
+    """Calls in a file that read or open another one by its path, and not through `metavib.core.untrusted`."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.Call):
@@ -210,8 +243,8 @@ def opened_beside_the_door(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_file_is_opened_through_the_one_door(path: Path) -> None:
-    if path.name in ("memory.py", "cores.py", "control_groups.py") or path.parent.name == "bench":
-        return  # what the kernel tells under /proc and /sys, and what a bench has made itself
+    if path.name in ("memory.py", "cores.py", "control_groups.py"):
+        return  # what the kernel tells under /proc and /sys
     assert not opened_beside_the_door(path)
 
 

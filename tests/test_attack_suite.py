@@ -15,10 +15,13 @@ import attack
 import pytest
 from attacks import trial
 from attacks.catalog import ATTACKS
+from attacks.hostile_models import FILES, try_files
 from attacks.place import Place
 from attacks.polite import Asked
 from attacks.server import ROOT
 from attacks.trial import MEMORY, Trial, try_one
+
+pytestmark = pytest.mark.chaos
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +37,12 @@ def test_beside_an_attack_others_are_answered_and_the_memory_is_bounded(name: st
     assert found.errors == 0
     assert found.memory_peak <= MEMORY * found.memory_at_rest
     assert found.holds, found.seen
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_hostile_models_are_refused_in_words(name: str, finished: Any) -> None:
+    found = try_files(name, finished.run, ROOT)
+    assert found["held"], found
 
 
 def good(**changes: Any) -> Trial:
@@ -73,7 +82,7 @@ def test_an_attack_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]
 
 def test_the_record_is_made_of_both_columns(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(attack, "small_model", lambda folder: folder)
-    monkeypatch.setattr(attack, "try_one", lambda *arguments: good())
+    monkeypatch.setattr(attack, "try_one", lambda *arguments, **options: good())
     out = tmp_path / "attacks.json"
     for column in ("before", "after"):
         monkeypatch.setattr("sys.argv", ["attack.py", "host names", "--as", column, "--out", str(out)])

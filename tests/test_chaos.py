@@ -15,10 +15,12 @@ from faults.workshop import Command, Workshop, damage_in, left_in, open_workshop
 
 import metavib
 
+pytestmark = pytest.mark.chaos
+
 # Workers take seconds to start: the short form of these stands elsewhere.
 SHORTER = {
-    "sweeping": "tests/commands/test_sweep.py",
-    "sweeping, on Ray": "tests/sweep/test_ray_engine.py",
+    "sweeping": "tests/interfaces/cli/commands/test_sweep.py",
+    "sweeping, on Ray": "tests/runs/sweep/test_ray_engine.py",
 }
 SOURCES = sorted(Path(metavib.__file__).parent.rglob("*.py"))
 

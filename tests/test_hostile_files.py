@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -18,14 +17,14 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from forging import rewrite
 from PIL import Image
 from torch import Tensor
 
 import metavib
-from metavib.errors import UserError
-from metavib.run_directory import checksum
+from metavib.core.errors import UserError
 
-pytestmark = pytest.mark.timeout(120)  # nothing here may wait
+pytestmark = pytest.mark.chaos
 
 Change = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
@@ -236,10 +235,7 @@ def poison(model: Path, change: Change) -> None:
     tensors = change(safetensors.torch.load_file(model / "model.safetensors"))
     content = safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()})
     (model / "model.safetensors").write_bytes(content)
-    record = json.loads((model / "config.json").read_text())
-    record["sha256"] = hashlib.sha256(content).hexdigest()
-    record.pop("check")
-    (model / "config.json").write_text(json.dumps(record | {"check": checksum(record)}))
+    rewrite(model / "config.json", lambda record: record | {"sha256": hashlib.sha256(content).hexdigest()})
 
 
 def one_nan(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -314,9 +310,9 @@ def test_an_answer_that_is_not_finite_is_an_error_and_no_label(treacherous: Any)
 def test_predict_ends_with_status_2_where_an_answer_is_not_finite(
     refused: Callable[..., str], treacherous: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from metavib.commands import predict
+    from metavib.serving import predictor
 
-    monkeypatch.setattr(predict, "load", lambda *_, **__: treacherous)
+    monkeypatch.setattr(predictor, "load", lambda *_, **__: treacherous)
     Image.new("L", (28, 28), 255).save(tmp_path / "white.png")
     assert "not finite" in refused("predict", "model", tmp_path / "white.png")
 

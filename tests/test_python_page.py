@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import sklearn
 
+pytestmark = pytest.mark.processes
+
 PAGE = (Path(__file__).parents[1] / "docs" / "python.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```\n(?:\n```\n(.*?)```\n)?", PAGE, flags=re.DOTALL)
 CODE = [(code, printed) for code, printed in BLOCKS if "domainbed" not in code]

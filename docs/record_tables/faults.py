@@ -11,15 +11,22 @@ from record_tables.records import company, markdown, record
 def fuzzing() -> str:
     """How bad input ended, by kind."""
     found = record("fuzz")
-    endings = {"0": "0", "1": "1", "2": "2", "130": "stopped", "cut off": "cut off"}
+    named = {"0": "0", "1": "1", "2": "2", "130": "stopped", "cut off": "cut off", "200": "answered"}
+    columns = [*named.values(), "refused"]  # the last two of requests
     failed = collections.Counter(failure["kind"] for failure in found["failures"])
-    rows = [
-        [kind, f"{own['cases']:,}", *(f"{own['endings'].get(e, 0):,}" for e in endings), str(failed[kind])]
-        for kind, own in found["kinds"].items()
-    ]
-    sums = [sum(own["endings"].get(e, 0) for own in found["kinds"].values()) for e in endings]
-    rows.append(["all", f"{found['cases']:,}", *(f"{count:,}" for count in sums), str(found["failed"])])
-    return markdown(["input", "cases", *endings.values(), "failed"], rows)
+    rows, sums = [], collections.Counter[str]()
+    for kind, own in found["kinds"].items():
+        counts = collections.Counter[str]()
+        for ending, count in own["endings"].items():
+            counts[named.get(ending, "refused")] += count
+        sums += counts
+        rows.append(
+            [kind, f"{own['cases']:,}", *(f"{counts[name]:,}" for name in columns), str(failed[kind])]
+        )
+    rows.append(
+        ["all", f"{found['cases']:,}", *(f"{sums[name]:,}" for name in columns), str(found["failed"])]
+    )
+    return markdown(["input", "cases", *columns, "failed"], rows)
 
 
 def kills() -> str:
@@ -70,16 +77,31 @@ def attacks() -> str:
     rows = []
     for name, own in found["after"].items():
         for column, seen in (("before", found["before"].get(name)), ("after", own)):
-            if seen is None:
+            if seen is None or "cases" in seen:
                 continue
             times = [
                 "none" if seen[what] is None else f"{seen[what]:.2f}" for what in ("p50", "p99", "longest")
             ]
             share = f"{seen['memory_peak'] / seen['memory_at_rest']:.2f}"
-            ends = [f"{seen[what]:.0f}" for what in ("recovered", "stopped")]
+            ends = ["" if seen[what] is None else f"{seen[what]:.0f}" for what in ("recovered", "stopped")]
             rows.append([name, column, str(seen["asked"]), str(seen["errors"]), *times, share, *ends])
     header = ["attack", "", "asked", "errors", "half within s", "99 % within s", "longest s"]
     return markdown([*header, "memory, of that at rest", "recovered s", "stopped s"], rows)
+
+
+def hostile_models() -> str:
+    """How a command ended that was given each of them."""
+    found = record("attacks")
+    rows = []
+    for name, own in found["after"].items():
+        for case in own.get("cases", ()):
+            for column in ("before", "after"):
+                seen = found[column].get(name, {}).get("cases", {}).get(case)
+                if seen is not None:
+                    status = "no end" if seen["status"] is None else str(seen["status"])
+                    shown = "a traceback" if seen["traceback"] else seen["said"].replace("|", "\\|")
+                    rows.append([f"{name}: {case}", column, status, f"`{shown}`"])
+    return markdown(["", "", "status", "what was said"], rows)
 
 
 def two_processes() -> str:
@@ -117,4 +139,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "clock jumps": clock_jumps,
     "chaos machine": chaos_machine,
     "attacks": attacks,
+    "hostile models": hostile_models,
 }

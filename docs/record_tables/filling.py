@@ -10,11 +10,19 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from record_tables import accuracy, faults, figures, growth, prediction, speed
+from record_tables import accuracy, domainbed, faults, figures, growth, prediction, rounds, speed, uncertainty
 from record_tables.records import ROOT
 
 TABLES: dict[str, Callable[[], str]] = (
-    accuracy.TABLES | speed.TABLES | growth.TABLES | figures.TABLES | faults.TABLES | prediction.TABLES
+    accuracy.TABLES
+    | speed.TABLES
+    | growth.TABLES
+    | figures.TABLES
+    | faults.TABLES
+    | prediction.TABLES
+    | domainbed.TABLES
+    | uncertainty.TABLES
+    | rounds.TABLES
 )
 
 

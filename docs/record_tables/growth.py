@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from metavib.bench.cost_model import Divided, line_through
+from benchmarks.cost_model import Divided, line_through
 from record_tables.records import company, markdown, record
 
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from metavib.reproduction import Reproduction, from_json
-from metavib.terminal import mean_and_deviation
+from metavib.core.terminal import mean_and_deviation
+from metavib.reports.paper.reproduction import Reproduction, from_json
 
 ROOT = Path(__file__).parents[2]
 

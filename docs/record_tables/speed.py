@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from metavib.algorithms import title_of
 from record_tables.records import markdown, record
 
 
@@ -20,6 +21,31 @@ def grid_times() -> str:
     lines.append(("MetaVIB, `--preset paper`", "25,000", len(row["runs"]), paper["seconds"]["metavib"]))
     rows = [[name, steps, str(runs), str(s), f"{s / runs:.1f}"] for name, steps, runs, s in lines]
     return markdown(["", "steps", "runs", "s", "s a run"], rows)
+
+
+def frozen_times() -> str:
+    """CPU seconds of runs on features, by what they were spent on."""
+    parts = ("reading", "features of the sources", "features of the unseen domain", "head", "measuring")
+    rows = []
+    for run in record("frozen-time")["runs"]:
+        cells = [f"{run['seconds'][part]['cpu']:.0f}" for part in parts]
+        rows.append([f"{title_of(run['algorithm'])}, {run['steps']:,} steps", *cells])
+    return markdown(["", *parts], rows)
+
+
+def frozen_widths() -> str:
+    """MetaVIB's head by the width of its inference networks."""
+    rows = [
+        [
+            f"{run['latent_width']:,}",
+            f"{run['steps']:,}",
+            f"{run['cpu_seconds']:.0f}",
+            f"{100 * run['accuracy']:.1f}",
+            f"{100 * run['ece']:.1f}",
+        ]
+        for run in record("frozen-width")["runs"]
+    ]
+    return markdown(["`latent_width`", "steps", "CPU seconds", "accuracy, %", "ECE, %"], rows)
 
 
 def step_times(machine: str) -> str:
@@ -173,6 +199,8 @@ def serving_latency() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "frozen times": frozen_times,
+    "frozen widths": frozen_widths,
     "grids": grid_times,
     "steps on the GPU": lambda: step_times("h200"),
     "steps on the CPU": lambda: step_times("cpu"),

@@ -18,6 +18,7 @@ from attacks.place import Attack, Place, Seen
 
 CLIENTS = 4
 PATIENCE = 70.0  # seconds; a server answers within 60
+ASPECTS = ("PNG: one row", "PNG: one column", "PNG: 50 megapixels", "PNG: 65,000 x 65,000")
 ANSWERS = {"200", "413", "415", "422", "503"}
 
 Upload = tuple[bytes, str]  # a body and its type
@@ -65,11 +66,11 @@ def holds(seen: Seen) -> bool:
     return set(seen) - {"longest ms"} <= ANSWERS and len(seen) > 1
 
 
-def _bombs(beginning: str) -> Callable[[float], Sequence[Upload]]:
+def _bombs(*beginnings: str) -> Callable[[float], Sequence[Upload]]:
     """All bombs whose name begins so."""
 
     def made(share: float) -> Sequence[Upload]:
-        return [(make(share), "image/png") for name, make in BOMBS.items() if name.startswith(beginning)]
+        return [(make(share), "image/png") for name, make in BOMBS.items() if name.startswith(beginnings)]
 
     return made
 
@@ -107,8 +108,10 @@ ATTACKS: dict[str, Attack] = {
     ),
     "as many scans as allowed": _attack(_allowed_scans, "JPEGs with the most scans that are decoded"),
     "chunk bombs": _attack(
-        _bombs("PNG"), "PNGs of 1.6 million chunks, of one row, of 50 megapixels, of 65,000 x 65,000"
+        _bombs(*(name for name in BOMBS if name.startswith("PNG") and name not in ASPECTS)),
+        "PNGs of 1.6 million chunks, of texts that are inflated, of metadata that points at 19 MB",
     ),
+    "aspect bombs": _attack(_bombs(*ASPECTS), "PNGs of one row, one column, 50 megapixels, 65,000 x 65,000"),
     "directory bombs": _attack(
         _bombs("TIFF"), "TIFFs with 2 million strips, 240,000 pages, entries that point at 19 MB"
     ),

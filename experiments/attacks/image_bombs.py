@@ -205,6 +205,16 @@ def frames(size: int) -> bytes:
     return riff(head + frame * (size // len(frame)))
 
 
+def webp_tables() -> bytes:
+    """A megapixel whose 62,500 blocks ask for prefix codes of their own."""
+    side, value, at = 999, 0, 0
+    for own, bits in ((0x2F, 8), (side, 14), (side, 14), (0, 6), (1, 1), (0, 3)):
+        value |= own << at
+        at += bits
+    content = value.to_bytes(8, "little") + bytes(range(256)) * 1_150
+    return riff(b"VP8L" + struct.pack("<I", len(content)) + content)
+
+
 def webp_metadata(size: int) -> bytes:
     """A WebP with EXIF whose entries each have all the bytes."""
     still = saved(Image.new("RGB", (64, 64)), "WEBP", lossless=True)[12:]
@@ -263,5 +273,6 @@ BOMBS: dict[str, Callable[[float], bytes]] = {
     "WebP: 25 megapixels": lambda share: saved(
         Image.new("RGBA", (int(5000 * share), 5000)), "WEBP", lossless=True, quality=0, method=0
     ),
+    "WebP: code tables": lambda share: webp_tables(),
     "BMP: ends of lines": lambda share: bmp_runs(int(UPLOAD * share)),
 }

@@ -20,6 +20,7 @@ from attacks.server import Served, served
 REST = 3.0  # seconds of the polite client alone, before and for the memory at rest
 GRACE = 15.0  # seconds for the attacker's process to start, and to end after its time
 AFTERWARDS = 12.0  # seconds in which everything must have recovered
+STEADY = 3.0  # seconds in which all was well, after which it counts as recovered
 STOP = 45.0  # seconds that a stop may take before the process is killed
 LATENCY, MEMORY, RECOVERY, STOPPED = 1.0, 1.5, 10.0, 30.0  # what is promised
 
@@ -37,7 +38,9 @@ class Trial:
     memory_peak: int
     memory_after: int
     recovered: float  # seconds after the attack, until all is answered within a second and the memory is back
-    stopped: float  # seconds from SIGTERM in the middle of the attack to the end of the process
+    stopped: (
+        float | None
+    )  # seconds from SIGTERM in the middle of the attack to the end; None: it was not tried
     status: int  # of that end
     seen: Seen  # by the attacker
     holds: bool  # what must be true of that
@@ -49,7 +52,7 @@ class Trial:
             self.p99 <= LATENCY
             and self.memory_peak <= MEMORY * self.memory_at_rest
             and self.recovered <= RECOVERY
-            and self.stopped <= STOPPED
+            and (self.stopped is None or self.stopped <= STOPPED)
             and self.status == 0
             and self.holds
         )
@@ -76,14 +79,14 @@ def try_one(
             seen = attack(name, Place(server.port, seconds, share))
             ended = time.monotonic()
             peak = memory.peak
-            time.sleep(AFTERWARDS)
+            _await_recovery(polite, memory, MEMORY * at_rest, ended)
         asked = [one for one in polite.asked if began <= one.began < ended]
         slow = [one.began + one.seconds for one in polite.asked if one.began >= began and not _good(one)]
         recovered = max(
             max(slow, default=ended) - ended, memory.back_at(MEMORY * at_rest, ended) - ended, 0.0
         )
         times = times_of(asked)
-        stopped, status = stop_under(name, server, share) if stop else (0.0, 0)
+        stopped, status = stop_under(name, server, share) if stop else (None, 0)
         return Trial(
             asked=len(asked),
             errors=sum(one.status != 200 for one in asked),
@@ -99,6 +102,21 @@ def try_one(
             seen=seen,
             holds=ATTACKS[name].holds(seen),
         )
+
+
+def _await_recovery(polite: Polite, memory: Memory, most: float, ended: float) -> None:
+    """Until the polite client and the memory were well for a while, or the time for that is over."""
+    while (now := time.monotonic()) < ended + AFTERWARDS:
+        since = max(ended, now - STEADY)
+        lately = [one for one in list(polite.asked) if one.began >= since]
+        if (
+            now >= ended + STEADY
+            and len(lately) >= 3
+            and all(map(_good, lately))
+            and memory.back_at(most, since) == since
+        ):
+            return
+        time.sleep(0.2)
 
 
 def attack(name: str, place: Place) -> Seen:

@@ -43,25 +43,25 @@ def _train(workshop: Workshop, folder: Path) -> list[str]:
 
 WRITES = {
     "cache": Write(_train, "metavib.data.cache._build", "images"),
-    "checkpoint": Write(_train, "metavib.atomic.write_bytes", "checkpoints/00000003.safetensors"),
+    "checkpoint": Write(_train, "metavib.core.atomic.write_bytes", "checkpoints/00000003.safetensors"),
     "metrics": Write(  # more than the page of memory that the file has already
         lambda workshop, folder: workshop.training(folder / "run", "--checkpoint-seconds", "600", steps=40),
-        "metavib.atomic.append_line",
+        "metavib.core.atomic.append_line",
         "metrics.jsonl",
         time=2,
     ),
-    "model": Write(_train, "metavib.atomic.write_bytes", "model.safetensors"),
-    "results": Write(_train, "metavib.atomic.write_bytes", "results.json"),
+    "model": Write(_train, "metavib.core.atomic.write_bytes", "model.safetensors"),
+    "results": Write(_train, "metavib.core.atomic.write_bytes", "results.json"),
     "report": Write(
         lambda workshop, folder: [*report_command(workshop, folder), "--figure", "confusion"],
-        "metavib.atomic.write_bytes",
+        "metavib.core.atomic.write_bytes",
         "confusion.png",
     ),
     "export": Write(
         lambda workshop, folder: [
             *["export", str(workshop.finished), "--format", "torch-export", "-o", str(folder / "exported")]
         ],
-        "metavib.atomic.write_bytes",
+        "metavib.core.atomic.write_bytes",
         "mean.pt2",
     ),
 }
@@ -226,7 +226,7 @@ def _outcome(
 
 def _called(command: list[str], cache: Path) -> tuple[int, str]:
     """Exit status and stderr of a command in this process."""
-    from metavib.cli import main
+    from metavib.interfaces.cli.main import main
 
     os.environ["METAVIB_CACHE"] = str(cache)
     stream = io.StringIO()

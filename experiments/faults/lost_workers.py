@@ -33,7 +33,7 @@ from faults.workshop import (
     wait_for,
 )
 
-AT_WORK = ("metavib.sweep.worker", "ray::train_packet")  # what a worker that has a packet is called
+AT_WORK = ("metavib.runs.sweep.worker", "ray::train_packet")  # what a worker that has a packet is called
 LIFE = 1.5  # seconds: a worker is killed at any moment of them, if it is still there
 ROUNDS = 6  # sweeps at most, until one has lost what it was to lose
 RETRIES = ("--retries", "20")

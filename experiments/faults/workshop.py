@@ -124,7 +124,9 @@ class Command:
                 )
         else:
             server = multiprocessing.get_context("forkserver")
-            server.set_forkserver_preload(["metavib.commands.train_grid", "metavib.commands.report"])
+            server.set_forkserver_preload(
+                ["metavib.interfaces.cli.training.grid", "metavib.interfaces.cli.reporting"]
+            )
             self.process = server.Process(target=_call, args=(self.arguments, self.environment, self.said))
             self.process.start()
         self.began = time.monotonic()
@@ -206,7 +208,7 @@ def _call(arguments: list[str], environment: Mapping[str, str], said: Path) -> N
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(descriptor, 2)
     os.dup2(null, 1)
-    from metavib.cli import main
+    from metavib.interfaces.cli.main import main
 
     sys.exit(main(arguments))
 
@@ -242,7 +244,7 @@ def half_written(folder: Path) -> list[Path]:
 
 def checkpoint_steps(folder: Path) -> dict[str, int]:
     """The newest checkpoint in each folder of checkpoints."""
-    from metavib.checkpoint import steps
+    from metavib.training.checkpoint import steps
 
     newest: dict[str, int] = {}
     for path in folder.rglob("*.safetensors"):
@@ -274,7 +276,7 @@ def damage_in(folder: Path, reference: Mapping[str, str]) -> list[str]:
 
 
 def _checkpoint_damage(path: Path) -> list[str]:
-    from metavib.run_directory import checksum
+    from metavib.core.json_record import checksum
 
     if not _is_json(path.read_text()):
         return ["no JSON"]

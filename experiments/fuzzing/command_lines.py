@@ -42,7 +42,7 @@ def _some(
 
 def lines(place: Place) -> st.SearchStrategy[list[str]]:
     """A command, or what looks like one, with things after it."""
-    from metavib.arguments import parsers
+    from metavib.interfaces.cli.parsing import parsers
 
     _, commands = parsers()
     useful = [

@@ -98,9 +98,10 @@ def made_place() -> Iterator[Place]:
 
 @contextlib.contextmanager
 def stopped_at_once(after: int = 1) -> Iterator[None]:
-    """Training stops after its first step, as by Ctrl-C; nothing is served and no speed measured."""
-    from metavib.commands import bench, demo, reproduce, serve, train, train_grid
-    from metavib.errors import UserError
+    """Training stops after its first step, as by Ctrl-C; nothing is served."""
+    from metavib.core.errors import UserError
+    from metavib.interfaces.cli.training import stopping
+    from metavib.serving.http import listening
 
     @contextlib.contextmanager
     def stop_requested() -> Iterator[Callable[[], bool]]:
@@ -111,9 +112,9 @@ def stopped_at_once(after: int = 1) -> Iterator[None]:
         raise UserError("not while it is fuzzed.")
 
     places: list[tuple[Any, str, Any]] = [
-        (module, "stop_requested", stop_requested) for module in (train, train_grid, demo, reproduce)
+        (stopping, "stop_requested", stop_requested),
+        (listening, "listen", not_here),
     ]
-    places += [(serve, "listen", not_here), (bench.measurements, "against_plain_loop", not_here)]
     former = [(module, name, getattr(module, name)) for module, name, _ in places]
     for module, name, value in places:
         setattr(module, name, value)
@@ -132,7 +133,7 @@ def picture(random: np.random.Generator, position: int = 0) -> Image.Image:
 
 
 def _fill(place: Place) -> None:
-    from metavib.cli import main
+    from metavib.interfaces.cli.main import main
 
     for module in ("sklearn.datasets", "scipy.stats", "matplotlib.pyplot", "jinja2", "ruamel.yaml"):
         with contextlib.suppress(ImportError):  # now: one that is cut off while it is imported stays broken

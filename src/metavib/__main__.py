@@ -2,6 +2,6 @@
 
 import sys
 
-from metavib.cli import main
+from metavib.interfaces.cli.main import main
 
 sys.exit(main())

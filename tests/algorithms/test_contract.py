@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from typing import Any, final
 
 import pytest
@@ -14,11 +15,11 @@ from torch.utils._pytree import tree_map
 
 from metavib.algorithms import ALGORITHMS, create
 from metavib.algorithms.base import Algorithm
+from metavib.core.settings import names_of
 from metavib.data.episodes import Episode, Samples
-from metavib.data.storage import Batch
-from metavib.networks.backbone import PIXELS, Backbone, drop
-from metavib.networks.backbones import DigitNetwork
-from metavib.settings import names_of
+from metavib.data.store.storage import Batch
+from metavib.nn.backbone import PIXELS, Backbone, drop
+from metavib.nn.backbones import DigitNetwork
 
 CLASSES, DOMAINS = 3, 3
 TRAIN, TEST = torch.tensor([[0, 1, 2, 0], [2, 2, 1, 0]]), torch.tensor([[0, 1, 2, 2]])
@@ -125,10 +126,15 @@ def test_every_parameter_gets_a_gradient(algorithm: Algorithm) -> None:
         assert parameter.grad.abs().max() > 0, parameter_name
 
 
+def stackable_settings(name: str, value: float) -> dict[str, Any]:
+    """The settings in which stacked runs may differ, at this value; ten times as much where they are counts."""
+    counts = {field.name for field in fields(ALGORITHMS[name].Config) if isinstance(field.default, int)}
+    return {one: round(10 * value) if one in counts else value for one in ALGORITHMS[name].STACKABLE}
+
+
 def test_runs_stacked_by_vmap_equal_runs_one_by_one(name: str) -> None:
     def model(seed: int, value: float) -> Algorithm:
-        different: Any = dict.fromkeys(ALGORITHMS[name].STACKABLE, value)
-        return built(name, seed=seed, **different)
+        return built(name, seed=seed, **stackable_settings(name, value))
 
     models = [model(seed, value) for seed, value in enumerate((0.5, 0.1, 0.9))]
     episodes = [episode_of(seed=seed) for seed in range(3)]
@@ -156,10 +162,10 @@ def test_runs_stacked_by_vmap_equal_runs_one_by_one(name: str) -> None:
 
 
 def test_settings_that_may_differ_between_stacked_runs_are_buffers_and_not_saved(name: str) -> None:
-    half: Any = dict.fromkeys(ALGORITHMS[name].STACKABLE, 0.5)
-    algorithm = built(name, **half)
+    given = stackable_settings(name, 0.5)
+    algorithm = built(name, **given)
     for setting in ALGORITHMS[name].STACKABLE:
-        assert dict(algorithm.named_buffers())[setting] == 0.5
+        assert dict(algorithm.named_buffers())[setting] == given[setting]
         assert setting not in algorithm.state_dict()
     settings = set(names_of(ALGORITHMS[name].Config))
     assert {"beta"} & settings <= set(ALGORITHMS[name].STACKABLE) <= settings
@@ -244,6 +250,15 @@ def test_without_noise_a_prediction_has_one_draw(algorithm: Algorithm) -> None:
     without_spread = {key: 0 * value for key, value in draw(algorithm.prediction_noise_shapes(1)).items()}
     drawn = algorithm.predictive(embedded, without_spread).log_probabilities
     torch.testing.assert_close(drawn, at_mean.expand_as(drawn))
+
+
+@torch.no_grad()
+def test_draws_and_mean_together_are_those_alone(algorithm: Algorithm) -> None:
+    embedded = absorbed(algorithm).embed(episode_of().meta_test.flat_images())
+    noise = draw(algorithm.prediction_noise_shapes(1))
+    by_classifier, at_mean = algorithm.drawn_and_mean(embedded, noise)
+    torch.testing.assert_close(by_classifier, algorithm.predictive(embedded, noise).by_classifier())
+    torch.testing.assert_close(at_mean, algorithm.predictive(embedded, None).probabilities())
 
 
 @torch.no_grad()

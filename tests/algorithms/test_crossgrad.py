@@ -22,12 +22,12 @@ from small_episodes import (
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from benchmarks.workloads import digit_runs
 from metavib.algorithms.crossgrad import CrossGrad, perturbed
-from metavib.bench.workloads import digit_runs
 from metavib.data.episodes import Episode, Samples
-from metavib.networks.backbones import DigitNetwork, SqueezeNet
-from metavib.networks.mlp import MLP
-from metavib.program import Program
+from metavib.nn.backbones import DigitNetwork, SqueezeNet
+from metavib.nn.mlp import MLP
+from metavib.training.step import Program
 
 LABELS = {"backbone.layer.weight", "backbone.layer.bias", "classifier.weight", "classifier.bias"}
 OF_DOMAINS = {

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from metavib.algorithms.d_sam import DSAM
 from metavib.data.episodes import Episode, Samples
-from metavib.networks.backbone import PIXELS, Staged
-from metavib.networks.backbones import build_backbone
+from metavib.nn.backbone import PIXELS, Staged
+from metavib.nn.networks import build_backbone
 
 WIDTH = 5
 

@@ -16,9 +16,9 @@ from small_episodes import (
 )
 from torch import Tensor, nn
 
+from benchmarks.workloads import digit_runs
 from metavib.algorithms.epi_fcr import EpiFCR
-from metavib.bench.workloads import digit_runs
-from metavib.program import Program
+from metavib.training.step import Program
 
 EPISODIC = {"feature_weight": 0.7, "classifier_weight": 0.4, "random_weight": 0.3}
 TERMS = ["classification", "partners", "episodic_features", "episodic_classifier", "random_classifier"]

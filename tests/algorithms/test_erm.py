@@ -5,7 +5,7 @@ from torch import nn
 
 from metavib.algorithms.erm import ERM
 from metavib.data.episodes import Episode, Samples
-from metavib.networks.backbones import DigitNetwork
+from metavib.nn.backbones import DigitNetwork
 
 
 def test_the_loss_is_the_cross_entropy_of_all_images_of_the_episode() -> None:

@@ -22,10 +22,10 @@ from small_episodes import (
 from torch import Tensor, nn
 
 from metavib.algorithms.jigen import JiGen, distant_orders, rearranged
+from metavib.core.errors import UserError
 from metavib.data.episodes import Episode, Samples
-from metavib.errors import UserError
-from metavib.networks.backbones import SqueezeNet
-from metavib.networks.mlp import MLP
+from metavib.nn.backbones import SqueezeNet
+from metavib.nn.mlp import MLP
 
 BATCH = DOMAINS * IMAGES
 SHUFFLED = torch.arange(BATCH) % 3 == 0

@@ -17,13 +17,13 @@ from small_episodes import (
 )
 from torch import Tensor, nn
 
+from benchmarks.workloads import digit_runs, trainee
 from metavib.algorithms.erm import ERM
 from metavib.algorithms.low_rank import LowRank
-from metavib.bench.workloads import digit_runs, trainee
-from metavib.data.catalog import open_dataset
 from metavib.data.episodes import Episode, Samples
-from metavib.networks.backbones import build_backbone
-from metavib.program import Program
+from metavib.data.sources.catalog import open_dataset
+from metavib.nn.networks import build_backbone
+from metavib.training.step import Program
 
 FULL = DOMAINS + 1
 RATE = 0.5

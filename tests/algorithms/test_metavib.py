@@ -1,75 +1,25 @@
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from tiny_metavib import CLASSES, TRAIN, WITHOUT_CLASS_2, Tiny, built, episode_of, losses_of, noise_for
+from torch import Tensor
 from torch.distributions import Independent, Normal, kl_divergence
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 from metavib.algorithms import ALGORITHMS
-from metavib.algorithms import metavib as module
-from metavib.algorithms.metavib import VIB, Baseline, MetaVIB, ProbabilisticClassifier
+from metavib.algorithms import inferred as module
+from metavib.algorithms.inferred import ProbabilisticClassifier
+from metavib.algorithms.metavib import VIB, Baseline, MetaVIB
+from metavib.core.settings import names_of
 from metavib.data.episodes import Episode, Samples
-from metavib.data.storage import Batch
-from metavib.functional.gaussian import Gaussian
-from metavib.model import build_algorithm
-from metavib.networks.backbone import PIXELS, Backbone
-from metavib.optimization import Optimizer, Training
-from metavib.randomness import bits, key_of, normal
-from metavib.settings import names_of
-
-CLASSES = 3
-TRAIN, TEST = torch.tensor([[0, 1, 2, 0, 1], [2, 2, 1, 0, 0]]), torch.tensor([[0, 1, 2, 2, 1]])
-WITHOUT_CLASS_2 = torch.tensor([[0, 1, 1, 0, 1], [1, 0, 1, 0, 0]])
-
-
-@final
-class Tiny(Backbone):
-    """Three features of 2 x 2 pixels."""
-
-    feature_size = 3
-    image_size = 2
-    channels = 1
-    normalisation = PIXELS
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 3)
-
-    def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
-        return self.linear(images.flatten(1)).tanh()
-
-
-def built(kind: Any = MetaVIB, **values: Any) -> Any:
-    small = {"latent_width": 4, "latent_draws": 2, "classifier_draws": 3, "initial_log_variance": -1.0}
-    torch.manual_seed(0)
-    return kind(Tiny(), CLASSES, kind.Config(**(small | values))).double()
-
-
-def episode_of(train: Tensor = TRAIN, test: Tensor = TEST, *, seed: int = 0) -> Episode:
-    generator = torch.Generator().manual_seed(seed)
-
-    def samples(labels: Tensor, first: int) -> Samples:
-        images = torch.randn(*labels.shape, 1, 2, 2, dtype=torch.float64, generator=generator)
-        return Samples(images, labels, torch.arange(first, first + len(labels)))
-
-    return Episode(samples(train, 1), samples(test, 0))
-
-
-def noise_for(algorithm: ProbabilisticClassifier, episode: Episode) -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(9)
-    shapes = algorithm.noise_shapes(
-        episode.meta_train.labels.numel(), len(episode.meta_test.flat_labels())
-    ).items()
-    return {
-        purpose: torch.randn(shape, dtype=torch.float64, generator=generator) for purpose, shape in shapes
-    }
-
-
-def losses_of(algorithm: ProbabilisticClassifier, episode: Episode) -> dict[str, Tensor]:
-    return algorithm.losses(episode, noise_for(algorithm, episode))
+from metavib.data.store.storage import Batch
+from metavib.models.directory import build_algorithm
+from metavib.nn.functional.gaussian import Gaussian
+from metavib.nn.randomness import bits, key_of, normal
+from metavib.training.optimizer import Optimizer, Training
 
 
 def assert_equal_losses(terms: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
@@ -464,11 +414,10 @@ NAMES = torch.tensor([17, 400, 999])  # what the three classes are among a thous
 @pytest.mark.parametrize("kind", [Baseline, VIB, MetaVIB])
 @pytest.mark.parametrize("train", [TRAIN, WITHOUT_CLASS_2])
 def test_classes_that_no_image_of_an_episode_has_make_no_difference(
-    kind: Any, train: Tensor, roles: str, monkeypatch: pytest.MonkeyPatch
+    kind: Any, train: Tensor, roles: str
 ) -> None:
     few, episode = built(kind, roles=roles), episode_of(train)
-    monkeypatch.setitem(globals(), "CLASSES", MANY)
-    many = built(kind, roles=roles)
+    many = built(kind, MANY, roles=roles)
     weights = {name: own for name, own in few.state_dict().items() if not name.startswith("class")}
     many.load_state_dict(weights, strict=False)
     noise = noise_for(few, episode)
@@ -484,11 +433,8 @@ def test_classes_that_no_image_of_an_episode_has_make_no_difference(
 
 
 @pytest.mark.parametrize("roles", ["one", "every"])
-def test_runs_with_more_classes_than_images_can_be_stacked(
-    roles: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(globals(), "CLASSES", MANY)
-    models = [built(beta=beta, roles=roles) for beta in (0.1, 1.0)]
+def test_runs_with_more_classes_than_images_can_be_stacked(roles: str) -> None:
+    models = [built(classes=MANY, beta=beta, roles=roles) for beta in (0.1, 1.0)]
     generator = torch.Generator().manual_seed(3)
     episodes = [
         Episode(

@@ -11,7 +11,7 @@ from torch.func import functional_call, grad, vmap
 
 from metavib.algorithms.mldg import MLDG
 from metavib.data.episodes import Episode, Samples
-from metavib.networks.backbones import DigitNetwork
+from metavib.nn.backbones import DigitNetwork
 
 
 def total(mldg: MLDG, episode: Episode) -> Tensor:

@@ -9,10 +9,9 @@ from small_episodes import CLASSES, IMAGES, Smooth, built, episode_of, gradients
 from torch import Tensor, nn
 
 from metavib.algorithms.erm import ERM
-from metavib.algorithms.mmd_aae import MMDAAE, SQUARED_WIDTHS, laplace, relative_error
+from metavib.algorithms.mmd_aae import MMDAAE, SQUARED_WIDTHS, laplace, pairwise_mmd, relative_error
 from metavib.data.episodes import Episode
-from metavib.functional.discrepancy import pairwise_mmd
-from metavib.networks.backbone import PIXELS, Backbone
+from metavib.nn.backbone import PIXELS, Backbone
 
 WEIGHTS = {"reconstruction_weight": 0.5, "discrepancy_weight": 2.0, "prior_weight": 0.25}  # float32 has them
 TERMS = ["classification", "reconstruction", "discrepancy", "prior", "discriminator"]

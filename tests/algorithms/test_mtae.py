@@ -7,14 +7,14 @@ import torch
 from small_episodes import DOMAINS, assert_is_erm, built, episode_of, gradients, moved_by, numeric_gradient
 from torch import Tensor, nn
 
+from benchmarks.workloads import digit_runs
 from metavib.algorithms.dsn import DSN
 from metavib.algorithms.mmd_aae import MMDAAE
 from metavib.algorithms.mtae import MTAE, moved_at, same_class
-from metavib.bench.workloads import digit_runs
-from metavib.data import rotated
 from metavib.data.episodes import Episode, Samples
-from metavib.networks.backbones import SqueezeNet
-from metavib.program import Program
+from metavib.data.sources import rotated
+from metavib.nn.backbones import SqueezeNet
+from metavib.training.step import Program
 
 CLASSIFIER = {"classifier.weight", "classifier.bias"}
 BACKBONE = {"backbone.layer.weight", "backbone.layer.bias"}

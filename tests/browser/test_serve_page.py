@@ -6,6 +6,7 @@ METAVIB_SCREENSHOTS=FOLDER keeps what the browser shows, to be looked at.
 from __future__ import annotations
 
 import base64
+import csv
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,10 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from metavib.serving.predictions import Predictions
 from metavib.serving.predictor import Predictor
+
+pytestmark = pytest.mark.browser
 
 SIZES = (400, 1400)
 SCHEMES = ("light", "dark")
@@ -29,11 +33,13 @@ class Scripted(Predictor):
     def __init__(self, like: Predictor) -> None:
         self.description, self.preprocessing, self.device = like.description, like.preprocessing, like.device
         self.mode, self.coverage, self.threshold, self.checked_on = "sampled", 0.9, 0.5, 500
+        self.assurance = None
 
     def classify(self, pixels: np.ndarray, classifiers: bool = True) -> Predictions:
         cat = pixels.mean(axis=(1, 2, 3)) / 255
         drawn = np.stack([np.maximum(0.0, cat - 0.1), cat, np.minimum(1.0, cat + 0.1)], axis=1)
         unsure = abs(cat - 0.5) <= 0.3
+        black = cat < 0.02
         return Predictions(
             classes=("cat", "dog"),
             probabilities=np.stack([cat, 1 - cat], axis=1),
@@ -42,6 +48,8 @@ class Scripted(Predictor):
             unsure=unsure,
             distances=np.stack([1.5 - cat, 0.5 + cat], axis=1),
             classifiers=np.stack([drawn, 1 - drawn], axis=2),
+            foreign=black,
+            nearest=np.stack([np.where(cat > 0.5, 0, 1), np.full(len(cat), -1)], axis=1),
         )
 
 
@@ -110,7 +118,7 @@ def test_an_image_is_uploaded_and_answered_with_bars_spread_and_distances(server
     seen.page.set_input_files("#choose", picture(0.9))
     card = cards(seen.page, 1)
     assert card.locator("h3").inner_text() == "0.9.png"
-    assert card.locator(".label").inner_text() == "cat 90.2\u00a0%"
+    assert card.locator(".label").inner_text() == "cat, 90\u00a0%"
     assert "Unsure" not in card.inner_text()
     rows = card.locator("tr").all()
     assert [row.locator("th").inner_text() for row in rows] == ["cat", "dog"]
@@ -121,7 +129,7 @@ def test_an_image_is_uploaded_and_answered_with_bars_spread_and_distances(server
     assert line["width"] / bar["width"] == pytest.approx(0.198, abs=0.02)
     assert "from 80.2\u00a0% to 100.0\u00a0%" in rows[0].locator(".value").text_content()
     assert "cat (0.6\u00a0×), dog (1.4\u00a0×)" in card.locator(".near").inner_text()
-    seen.page.get_by_text("0.9.png: cat, 90.2 %.").wait_for(state="attached")  # for screen readers
+    seen.page.get_by_text("0.9.png: cat, 90 %.").wait_for(state="attached")  # for screen readers
     assert seen.messages == []
 
 
@@ -146,8 +154,74 @@ def test_unsure_is_said_in_words(server, visit, picture):
     assert "Unsure" in text
     assert "Do not rely on this label" in text
     assert "90\u00a0% of the 500 images" in text
-    assert "cat?" in text
-    seen.page.get_by_text("0.6.png: unsure, perhaps cat").wait_for(state="attached")
+    assert "not sure: cat or dog" in text
+    seen.page.get_by_text("0.6.png: not sure: cat or dog.").wait_for(state="attached")
+    assert seen.messages == []
+
+
+def test_foreign_is_said_in_words(server, visit, picture):
+    seen = visit(server)
+    seen.page.set_input_files("#choose", picture(0.0))
+    card = cards(seen.page, 1)
+    assert card.locator(".label").inner_text() == "unlike anything it was trained on"
+    assert "Foreign" in card.inner_text()
+    assert "best guess, dog, means little" in card.inner_text()
+    assert "Sure enough" not in card.inner_text()
+    seen.page.get_by_text("0.png: unlike anything it was trained on.").wait_for(state="attached")
+    assert seen.messages == []
+
+
+def test_the_answers_are_a_table_to_download_which_computes_nothing(server, visit, picture, tmp_path):
+    seen = visit(server)
+    (tmp_path / "broken.png").write_bytes(b"hello")
+    given = [picture(0.9), picture(0.6, "=1+cmd(a,b).png"), picture(0.0), tmp_path / "broken.png"]
+    seen.page.set_input_files("#choose", given)
+    cards(seen.page, 4)
+    with seen.page.expect_download() as download:
+        seen.page.get_by_role("button", name="Download the table").click()
+    download.value.save_as(tmp_path / "answers.csv")
+    assert download.value.suggested_filename == "answers.csv"
+    rows = list(csv.reader((tmp_path / "answers.csv").read_text(encoding="utf-8-sig").splitlines()))
+    assert rows[0][:4] == ["image", "answer", "label", "probability"]
+    assert rows[1][:4] == ["0.9.png", "cat, 90\u00a0%", "cat", "0.9020"]
+    assert rows[1][6:] == ["false", "false", ""]
+    assert rows[2][0] == "'=1+cmd(a,b).png"
+    assert rows[2][1] == "not sure: cat or dog"
+    assert rows[3][1] == "unlike anything it was trained on"
+    assert rows[3][7] == "true"
+    assert rows[4][0] == "broken.png"
+    assert "is not a JPEG" in rows[4][8]
+
+
+def test_more_images_than_there_is_room_for_are_all_answered(server, visit, picture, tmp_path):
+    seen = visit(server)
+    given = [picture(0.9, f"{number}.png") for number in range(64)]
+    seen.page.set_input_files("#choose", given)
+    cards(seen.page, 60)
+    seen.page.wait_for_function("rows.filter((row) => row.prediction).length === 64")
+    assert seen.page.locator("article").count() == 60
+
+
+def test_training_images_are_shown_only_where_the_model_keeps_some(start, predictors, server, visit, picture):
+    from metavib.models.examples import Examples
+    from metavib.serving.http.examples import ExampleShower
+
+    seen = visit(server)
+    seen.page.set_input_files("#choose", picture(0.9))
+    assert cards(seen.page, 1).locator(".examples").count() == 0
+    assert not any("nearest" in url for url in seen.requests)
+    pixels = torch.tensor([[[[255]]], [[[0]]]], dtype=torch.uint8).expand(2, 1, 8, 8)
+    kept = Examples(pixels, torch.zeros(2, 4), torch.tensor([0, 1]))
+    scripted = Scripted(predictors["sampled"])
+    other = start(predictors={"sampled": scripted}, shower=ExampleShower(scripted, kept))
+    seen = visit(other)
+    seen.page.set_input_files("#choose", picture(0.9))
+    card = cards(seen.page, 1)
+    assert "of cat in training" in card.locator(".examples").inner_text()
+    shown = card.locator(".examples img")
+    assert shown.count() == 1
+    assert shown.evaluate("(image) => image.decode().then(() => image.naturalWidth)") == 8
+    keep(seen.page, "examples")
     assert seen.messages == []
 
 
@@ -162,7 +236,7 @@ def test_what_cannot_be_answered_says_why_and_what_to_do(server, visit, picture,
     assert "is not a JPEG" in found.nth(1).inner_text()
     assert found.nth(1).locator("h3").inner_text() == "<b>words.png"  # a name is text, never a tag
     assert found.nth(1).locator("b").all_inner_texts() == ["No answer"]
-    assert found.nth(2).locator(".label").inner_text() == "cat 90.2\u00a0%"
+    assert found.nth(2).locator(".label").inner_text() == "cat, 90\u00a0%"
     # The browser itself notes answers that are no success; nothing else may be said.
     assert all("status of 4" in message for message in seen.messages)
 
@@ -189,7 +263,7 @@ def test_a_busy_server_is_asked_again(server, visit, picture):
 
     seen.page.route("**/predict*", busy_once)
     seen.page.set_input_files("#choose", picture(0.9))
-    assert cards(seen.page, 1).locator(".label").inner_text() == "cat 90.2\u00a0%"
+    assert cards(seen.page, 1).locator(".label").inner_text() == "cat, 90\u00a0%"
     assert len(tries) == 2
 
 
@@ -207,7 +281,7 @@ def test_everything_can_be_done_with_the_keyboard(server, visit, picture):
     chooser.value.set_files([picture(0.9), picture(0.6), picture(0.1)])
     found = cards(page, 3)
     assert page.evaluate("document.activeElement.id") == "choose"  # answers do not take the focus away
-    for expected in ("Clear all", "Remove 0.9.png"):
+    for expected in ("Download the table", "Clear all", "Remove 0.9.png"):
         page.keyboard.press("Tab")
         assert (
             page.evaluate("document.activeElement.ariaLabel || document.activeElement.innerText") == expected
@@ -263,7 +337,7 @@ def test_the_page_asks_for_the_token_and_sends_what_waits(start, predictors, vis
     seen.page.get_by_text("This token is wrong.").wait_for(state="attached")
     seen.page.keyboard.type("right-token")
     seen.page.keyboard.press("Enter")
-    assert cards(seen.page, 1).locator(".label").inner_text() == "cat 90.2\u00a0%"
+    assert cards(seen.page, 1).locator(".label").inner_text() == "cat, 90\u00a0%"
     assert not seen.page.locator("#token-form").is_visible()
     assert all("status of 401" in message for message in seen.messages)
 
@@ -274,12 +348,13 @@ def test_the_page_fits_and_can_be_read(server, visit, picture, tmp_path, width, 
     seen = visit(server, width, scheme)
     (tmp_path / "broken.png").write_bytes(b"hello")
     long_name = picture(0.2, "a-very-long-name-of-a-file-that-does-not-fit-into-a-card-at-all-" * 2 + ".png")
-    seen.page.set_input_files("#choose", [picture(0.9), picture(0.6), tmp_path / "broken.png", long_name])
-    found = cards(seen.page, 4)
+    given = [picture(0.9), picture(0.6), tmp_path / "broken.png", long_name, picture(0.0)]
+    seen.page.set_input_files("#choose", given)
+    found = cards(seen.page, 5)
     keep(seen.page, f"{width}-{scheme}")
     scroll = seen.page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
     assert scroll[0] <= scroll[1]
-    for number in range(4):
+    for number in range(5):
         box = found.nth(number).bounding_box()
         assert box["x"] >= 0
         assert box["x"] + box["width"] <= width

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from metavib.core.errors import UserError
 from metavib.data.arrays import (
     channels_first,
     features_as_pixels,
@@ -13,10 +14,9 @@ from metavib.data.arrays import (
     random_domains,
     sources_of,
 )
-from metavib.data.shrinking import squashed
-from metavib.data.storage import ImageStore
+from metavib.data.decoding.shrinking import squashed
+from metavib.data.store.storage import ImageStore
 from metavib.data.transforms import Augmentation, Preprocessing, prepare
-from metavib.errors import UserError
 
 CPU = torch.device("cpu")
 

@@ -9,15 +9,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from places import PATIENCE
 
-from metavib.data import cache, images
+from metavib.core.errors import UserError
+from metavib.data import cache
 from metavib.data.cache import cache_root, decoded
-from metavib.data.pixel_range import PixelRange
-from metavib.errors import UserError
+from metavib.data.decoding import images
+
+pytestmark = pytest.mark.processes
 
 SIZE = 6
 NAMES = [f"{number:02}.png" for number in range(12)]
@@ -39,9 +43,9 @@ def decodes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     decode = images.decode_within
 
-    def spy(data: bytes, name: str, size: int, pixel_range: PixelRange) -> images.Decoded:
+    def spy(data: bytes, name: str, *how: Any) -> images.Decoded:
         names.append(name)
-        return decode(data, name, size, pixel_range)
+        return decode(data, name, *how)
 
     monkeypatch.setattr(images, "decode_within", spy)
     return names
@@ -80,7 +84,7 @@ def test_a_later_start_does_not_read_the_files(root: Path, monkeypatch: pytest.M
     def fail(path: Path, name: str) -> bytes:
         raise AssertionError(f"{name} was read")
 
-    monkeypatch.setattr(images, "read", fail)
+    monkeypatch.setattr(images, "image_bytes", fail)
     assert shades(decoded(root, NAMES, SIZE).pixels)[3] == 30
 
 
@@ -183,18 +187,18 @@ def test_a_file_that_changes_between_hashing_and_decoding_is_an_error(
 BUILD = """
 import sys
 from pathlib import Path
-from metavib.data import images
+from metavib.data.decoding import images
 from metavib.data.cache import decoded
 
 root, mark = Path(sys.argv[1]), Path(sys.argv[2])
 decode = images.decode_within
 
-def slow(data, name, size, pixel_range):
+def slow(data, name, *how):
     with mark.open("a") as file:
         file.write(name + "\\n")
     import time
     time.sleep(float(sys.argv[3]))
-    return decode(data, name, size, pixel_range)
+    return decode(data, name, *how)
 
 images.decode_within = slow
 names = sorted(path.name for path in root.iterdir())
@@ -210,7 +214,7 @@ def start_builder(root: Path, mark: Path, seconds: float) -> subprocess.Popen[st
 
 
 def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not path.exists():
         assert time.monotonic() < deadline, f"{path} did not appear"
         time.sleep(0.01)
@@ -218,7 +222,7 @@ def wait_for(path: Path) -> None:
 
 def test_two_processes_at_once_build_it_once(root: Path, tmp_path: Path) -> None:
     builders = [start_builder(root, tmp_path / "mark", 0.1) for _ in range(2)]
-    sums = [builder.communicate(timeout=120)[0] for builder in builders]
+    sums = [builder.communicate(timeout=PATIENCE)[0] for builder in builders]
     assert [builder.returncode for builder in builders] == [0, 0]
     assert sums[0] == sums[1] == f"{sum(range(0, 120, 10)) * 3 * SIZE * SIZE}\n"
     assert sorted((tmp_path / "mark").read_text().split()) == NAMES  # each image once
@@ -229,7 +233,7 @@ def test_a_killed_builder_leaves_nothing_that_harms(root: Path, tmp_path: Path) 
     builder = start_builder(root, tmp_path / "mark", 5.0)
     wait_for(tmp_path / "mark")
     builder.send_signal(signal.SIGKILL)
-    builder.communicate(timeout=60)
+    builder.communicate(timeout=PATIENCE)
     assert contents() == {".lock": 1, ".partial": 1}
     (root / NAMES[0]).unlink()  # even a builder of another entry removes what was left behind
     assert shades(decoded(root, NAMES[1:], SIZE).pixels) == list(range(10, 120, 10))
@@ -241,7 +245,7 @@ def test_what_another_process_is_building_is_not_removed(root: Path, tmp_path: P
     wait_for(tmp_path / "mark")
     decoded(root, NAMES[:3], SIZE)
     assert contents()[".partial"] == 1
-    builder.communicate(timeout=120)
+    builder.communicate(timeout=PATIENCE)
     assert builder.returncode == 0
     assert contents() == {".lock": 2, ".memo": 2, "entry": 2}
 
@@ -307,3 +311,13 @@ def test_where_the_cache_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert cache_root() == tmp_path / "xdg/metavib"
     monkeypatch.setenv("METAVIB_CACHE", str(tmp_path / "mine"))
     assert cache_root() == tmp_path / "mine"
+
+
+def test_another_interpolation_is_another_entry(folder: Path, decodes: list[str]) -> None:
+    names = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*.png"))[:2]]
+    usual = decoded(folder, names, 6)
+    cubic = decoded(folder, names, 6, interpolation="bicubic")
+    assert len(decodes) == 4
+    assert not np.array_equal(usual.pixels, cubic.pixels)
+    assert np.array_equal(decoded(folder, names, 6, interpolation="bicubic").pixels, cubic.pixels)
+    assert len(decodes) == 4

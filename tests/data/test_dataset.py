@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from metavib.data import images
-from metavib.data.dataset import Dataset, File, FileDataset, digest_of
-from metavib.errors import UserError
+from metavib.core.errors import UserError
+from metavib.data.dataset import Dataset, digest_of
+from metavib.data.decoding import images
+from metavib.data.file_dataset import File, FileDataset
 
 
 @pytest.fixture
@@ -32,13 +33,13 @@ def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileDataset:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of all image files that are read from here on."""
     names: list[str] = []
-    read: Callable[[Path, str], bytes] = images.read
+    read: Callable[[Path, str], bytes] = images.image_bytes
 
     def spy(path: Path, name: str) -> bytes:
         names.append(name)
         return read(path, name)
 
-    monkeypatch.setattr(images, "read", spy)
+    monkeypatch.setattr(images, "image_bytes", spy)
     return names
 
 
@@ -73,7 +74,7 @@ AUDITED = """
 import json, sys
 opened = []
 sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
-from metavib.data.catalog import open_dataset
+from metavib.data.sources.catalog import open_dataset
 from metavib.data.splits import split_domains
 
 dataset = open_dataset(sys.argv[1], data_root=None, protocol=None, seed=0)
@@ -92,7 +93,7 @@ def test_by_the_audit_of_python_target_files_stay_closed(tmp_path: Path) -> None
             Image.new("L", (5, 5), number).save(tmp_path / "root" / domain / f"cat/{number}.png")
     environment = os.environ | {
         "METAVIB_CACHE": str(tmp_path / "cache"),
-        "PYTHONPATH": str(Path(images.__file__).parents[2]),
+        "PYTHONPATH": str(Path(images.__file__).parents[3]),
     }
     command = [sys.executable, "-c", AUDITED, str(tmp_path / "root")]
     output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from metavib.data import storage
 from metavib.data.episodes import Episode, EpisodeSampler, Samples, Source
-from metavib.data.storage import ImageStore
+from metavib.data.store import storage
+from metavib.data.store.storage import ImageStore
 from metavib.data.transforms import Augmentation, Preprocessing
 
 PIXEL = Preprocessing(1, 1, (0.0,), (1.0,))
@@ -283,3 +283,33 @@ def test_an_episode_has_the_domains_asked_for_or_all_that_there_are(domains: int
     drawn = sampler(source_of(*REGULAR), domains=domains)
     assert drawn.domains == min(domains, 4)
     assert len(drawn.draw(0).meta_train.domains) == drawn.domains - 1
+
+
+@pytest.mark.parametrize("balanced", [False, True])
+@pytest.mark.parametrize("classes", [7, 12, 40])
+def test_of_more_classes_than_slots_all_domains_ask_for_the_same_and_none_is_left_out(
+    classes: int, balanced: bool
+) -> None:
+    labels = [label for _ in range(3) for label in range(classes)]
+    domains = [list(range(first, first + classes)) for first in range(0, 3 * classes, classes)]
+    episodes = sampler(source_of(domains, labels, classes), images=6, balanced=balanced)
+    together = torch.zeros(classes, classes)
+    for step in range(200):
+        meta_train, meta_test = episodes.draw(step)
+        asked = meta_test.labels[0]
+        assert len(set(asked.tolist())) == 6
+        assert (meta_train.labels == asked).all()
+        together[asked.unsqueeze(1), asked] += 1
+    counts = together.diagonal()
+    assert counts.min() > 0.4 * 200 * 6 / classes
+    # Any two classes meet, also those that are far apart in the list; of 40, few are left to later episodes.
+    assert (together > 0).float().mean() > (0.9 if classes > 12 else 0.99)
+
+
+def test_a_domain_that_lacks_an_asked_class_gives_any_of_its_images() -> None:
+    labels = [0, 1, 2, 3, 4, 5, 6, 0, 1]
+    episodes = sampler(source_of([list(range(7)), [7, 8]], labels, 7), images=3, domains=2)
+    for step in range(30):
+        for samples in episodes.draw(step):
+            for domain, own in zip(samples.domains.tolist(), samples.labels.tolist(), strict=True):
+                assert domain == 0 or set(own) <= {0, 1}

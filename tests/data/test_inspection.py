@@ -7,9 +7,9 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from metavib.data.dataset import Dataset
-from metavib.data.folder import open_folder
 from metavib.data.inspection import FEW_IMAGES, Report, inspect
-from metavib.data.rotated import open_rotated_digits
+from metavib.data.sources.folder import open_folder
+from metavib.data.sources.rotated import open_rotated_digits
 
 
 def _note(text: str) -> PngImagePlugin.PngInfo:
@@ -104,7 +104,9 @@ def test_missing_classes_few_images_and_other_files_are_warnings(root: Path) -> 
         "warning: class 'emu' is missing from three, tiny, two; one cannot be the target, and what is learnt of "
         "the class comes from there alone",
         "warning: domain 'tiny' has only 2 images: results on it will be rough",
-        "warning: 1 file(s) that are no images: one/cat/notes.txt",
+        "warning: classes of fewer than 10 images in a domain are too small to measure there: 'emu' in one has 1, "
+        "'cat' in tiny has 2",
+        "warning: 1 file(s) that are not images: one/cat/notes.txt",
     ]
     assert report.can_train
 

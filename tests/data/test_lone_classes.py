@@ -2,28 +2,28 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import final
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stripes import Stripes
 
 from metavib.algorithms import ALGORITHMS
-from metavib.data.dataset import Dataset, DomainImages, Listing, digest_of
-from metavib.data.dataset import Progress as Reading
 from metavib.data.episodes import Episode, EpisodeSampler, Source
 from metavib.data.lone_classes import warnings_of
-from metavib.data.prepared import open_sources, open_target
+from metavib.data.opening import open_sources, open_target
 from metavib.data.splits import split_domains
-from metavib.data.storage import ImageStore
+from metavib.data.store.storage import ImageStore
 from metavib.data.transforms import Augmentation, Preprocessing
-from metavib.evaluate import Evaluation, embed, measure
-from metavib.experiment import experiment_from
-from metavib.model import build_algorithm, preprocessing_of
-from metavib.run_directory import RunDirectory
-from metavib.trainer import Run, train
+from metavib.models.directory import build_algorithm, preprocessing_of
+from metavib.models.measuring import Evaluation, embed, measure
+from metavib.training.experiment import experiment_from
+from metavib.training.loop import Run, train
+from metavib.training.run_directory import RunDirectory
+
+pytestmark = pytest.mark.whole
 
 PIXEL = Preprocessing(1, 1, (0.0,), (1.0,))
 
@@ -167,9 +167,9 @@ def test_domains_without_a_common_class_become_parts_of_one_pool() -> None:
 
 
 def test_lone_classes_are_found_by_the_training_images_of_a_split() -> None:
-    split = split_domains(Stripes(), "grey", seed=1, validation_share=0.2)
-    assert split.lone_classes(Stripes()) == {"lone": "dim"}
-    assert split_domains(Stripes(), "dazzling", seed=1, validation_share=0.2).lone_classes(Stripes()) == {}
+    split = split_domains(STRIPES, "grey", seed=1, validation_share=0.2)
+    assert split.lone_classes(STRIPES) == {"lone": "dim"}
+    assert split_domains(STRIPES, "dazzling", seed=1, validation_share=0.2).lone_classes(STRIPES) == {}
 
 
 @pytest.mark.parametrize(
@@ -198,34 +198,8 @@ def test_the_warning_names_lone_classes_by_the_domain_that_has_them(
 # --- what a method makes of it ----------------------------------------------------------------------------
 
 
-@final
-class Stripes(Dataset):
-    """A bright stripe at one of four places, the last of which only the domain "dim" and the target have."""
-
-    name = "stripes"
-    domains = ("dim", "grey", "bright", "dazzling")
-    channels = 1
-    protocol = "test"
-
-    def listing(self, domain: str) -> Listing:
-        classes = ("a", "b", "c", "lone") if domain in ("dim", "grey") else ("a", "b", "c")
-        labels = classes * 10
-        return Listing(
-            domain, tuple(f"{domain}/{n}" for n in range(len(labels))), labels, ("",) * len(labels)
-        )
-
-    def images(
-        self, domain: str, size: int, *, skip_bad: bool = False, progress: Reading | None = None
-    ) -> DomainImages:
-        number, listing = self.domains.index(domain), self.listing(domain)
-        count = len(listing.names)
-        random = np.random.default_rng(number)
-        pixels = random.integers(0, 20 + 5 * number, (count, 1, size, size), dtype=np.uint8)
-        for place, label in enumerate(listing.classes):
-            first = ("a", "b", "c", "lone").index(label) * (size // 4)
-            pixels[place, :, :, first : first + size // 4] += np.uint8(100 + 40 * number)
-        digests = tuple(digest_of(p.tobytes()) for p in pixels)
-        return DomainImages(pixels, tuple(range(count)), digests, ())
+# The last class is in one source domain, "dim", and in the target.
+STRIPES = Stripes(("a", "b", "c", "lone"), last_in=("dim", "grey"))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -237,14 +211,14 @@ def test_a_class_of_one_source_domain_is_learnt(algorithm: str, tmp_path: Path) 
         small |= {"latent_width": 16, "latent_draws": 2, "classifier_draws": 2}
     experiment = experiment_from(values, small)
     built = build_algorithm(algorithm, experiment.method, "digits", "none", 4, 1, domains=3)
-    split = split_domains(Stripes(), "grey", seed=1, validation_share=0.2)
+    split = split_domains(STRIPES, "grey", seed=1, validation_share=0.2)
     preprocessing = preprocessing_of(built.backbone)
-    sources = open_sources(Stripes(), split, preprocessing, torch.device("cpu"), skip_bad=False)
+    sources = open_sources(STRIPES, split, preprocessing, torch.device("cpu"), skip_bad=False)
     run = Run(experiment, built, sources, RunDirectory(tmp_path), "the split")
     list(train([run], run.directory.checkpoints))
     unseen, _ = open_target(
-        Stripes(), split, preprocessing, torch.device("cpu"), sources.digests, skip_bad=False
+        STRIPES, split, preprocessing, torch.device("cpu"), sources.digests, skip_bad=False
     )
     for rows in (sources.validation, unseen):
         measured = measure(built, embed(built, rows.batches()), 1, Evaluation(repeats=1))
-        assert measured["per_class_accuracy"] == pytest.approx([1.0] * 4, abs=0.1)
+        assert measured.by_class.per_class_accuracy == pytest.approx([1.0] * 4, abs=0.1)

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metavib.data.dataset import Dataset, File, FileDataset
+from metavib.core.errors import UserError
+from metavib.data.dataset import Dataset
+from metavib.data.file_dataset import File, FileDataset
 from metavib.data.splits import natural_order, separate, split_domains
-from metavib.errors import UserError
 
 Images = Mapping[str, Sequence[tuple[str, str]]]  # (class, part) of each image, by domain
 

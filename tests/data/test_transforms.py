@@ -9,7 +9,7 @@ from torch import Tensor
 from torchvision.transforms import functional as torchvision_functional
 
 from metavib.data.transforms import DRAWS_PER_IMAGE, Augmentation, Preprocessing, augment, with_channels
-from metavib.networks.backbone import IMAGENET
+from metavib.nn.backbone import IMAGENET
 
 AREA, SHAPE, LEFT, TOP, FLIP, BRIGHTNESS, CONTRAST, SATURATION, GREY = range(DRAWS_PER_IMAGE)
 EVERYTHING = Augmentation(smallest_crop=0.5, flip=0.5, colour=0.5, grey=0.5)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metavib.reports.class_tables import SHOWN, class_tables
-from metavib.reports.records import Group
+from metavib.runs.records import Group
 
 
 def results(accuracies, images=(4, 5, 6), domain="0", validation=None):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
-from metavib.reports.figure import DOTS_PER_INCH, INK, Figure, drawing, for_a_page
+import metavib.reports
+from metavib.reports.figure import DOTS_PER_INCH, INK, Figure, drawing, for_a_page, legend_below
 
 
 def a_line(canvas: Any) -> None:
@@ -59,3 +61,24 @@ def test_in_a_page_it_is_as_wide_as_there_is_room_and_has_the_ink_of_the_text(fi
     assert INK not in placed
     assert "currentColor" in placed
     assert "a &lt; b &amp; c" in placed
+
+
+def test_a_legend_lies_beside_the_axes_and_never_over_data():
+    found = {}
+
+    def draw(canvas):
+        axes = canvas.subplots()
+        for number in range(5):
+            axes.plot([0, 1], [number, 5 - number], label=f"a long name of method {number}")
+        legend_below(canvas, axes, columns=2)
+        found["canvas"], found["axes"] = canvas, axes
+
+    drawing("legend", draw, width=5.0, height=3.0)
+    (legend,) = found["canvas"].legends
+    assert not legend.get_window_extent().overlaps(found["axes"].get_window_extent())
+
+
+def test_no_figure_puts_a_legend_into_its_axes():
+    for path in Path(metavib.reports.__file__).parent.glob("*.py"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            assert ".legend(" not in line or "canvas.legend(" in line or "bbox_to_anchor=(1.0" in line, path

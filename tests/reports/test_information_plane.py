@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from metavib.errors import UserError
-from metavib.information_recording import LAYERS
+from metavib.core.errors import UserError
 from metavib.reports.figure import Figure, Missing
 from metavib.reports.information_plane import information_plane, panel_names, panels_of
-from metavib.run_directory import RunDirectory
+from metavib.training.information_recording import LAYERS
+from metavib.training.run_directory import RunDirectory
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def run(record: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
 
 
 def test_the_data_has_every_step_and_layer_with_both_estimators(run: Callable[..., Any]) -> None:
-    figure = information_plane([run(beta=0.01)])
+    (figure,) = information_plane([run(beta=0.01)])
     assert isinstance(figure, Figure)
     assert len(figure.rows) == 3 * 3
     (row,) = [dict(zip(figure.header, r, strict=True)) for r in figure.rows if r[4:6] == (50, "code")]
@@ -64,7 +64,7 @@ def test_the_data_has_every_step_and_layer_with_both_estimators(run: Callable[..
 
 def test_there_is_one_panel_for_each_beta_from_the_largest(run: Callable[..., Any]) -> None:
     runs = [run(beta=beta) for beta in (0.01, 1.0, 0.001, 0.1)]
-    figure = information_plane(runs)
+    (figure,) = information_plane(runs)
     assert isinstance(figure, Figure)
     assert panel_names(panels_of(runs)) == ["β = 1", "β = 0.1", "β = 0.01", "β = 0.001"]
     for name in panel_names(panels_of(runs)):
@@ -75,7 +75,7 @@ def test_there_is_one_panel_for_each_beta_from_the_largest(run: Callable[..., An
 
 def test_no_empty_panel_is_drawn(run: Callable[..., Any]) -> None:
     three = [run(beta=beta) for beta in (1.0, 0.1, 0.01)]
-    drawn = [information_plane(runs) for runs in (three, [*three, run(beta=0.001)])]
+    drawn = [information_plane(runs)[0] for runs in (three, [*three, run(beta=0.001)])]
     assert [figure.svg.count("I(X;T), bits") for figure in drawn if isinstance(figure, Figure)] == [3, 4]
     assert [figure.svg.count('<g id="axes_') for figure in drawn if isinstance(figure, Figure)] == [4, 5]
 
@@ -83,7 +83,7 @@ def test_no_empty_panel_is_drawn(run: Callable[..., Any]) -> None:
 def test_of_runs_with_the_same_beta_the_first_is_drawn_and_the_caption_says_so(
     run: Callable[..., Any],
 ) -> None:
-    figure = information_plane([run(beta=0.1, seed=3), run(beta=0.1, seed=4), run(beta=0.1, target="15")])
+    (figure,) = information_plane([run(beta=0.1, seed=3), run(beta=0.1, seed=4), run(beta=0.1, target="15")])
     assert isinstance(figure, Figure)
     assert {row[2:4] for row in figure.rows} == {("0", 3)}
     assert "'0' unseen, seed 3, the first of each beta (2 more are not drawn)" in figure.caption
@@ -95,7 +95,7 @@ def test_methods_are_kept_apart_and_baseline_has_no_beta(run: Callable[..., Any]
 
 
 def test_the_caption_says_how_it_was_estimated_and_what_shuffled_labels_give(run: Callable[..., Any]) -> None:
-    figure = information_plane([run(beta=0.1)])
+    (figure,) = information_plane([run(beta=0.1)])
     assert isinstance(figure, Figure)
     assert "64 source validation images" in figure.caption
     assert "Kolchinsky" in figure.caption
@@ -103,14 +103,14 @@ def test_the_caption_says_how_it_was_estimated_and_what_shuffled_labels_give(run
 
 
 def test_the_words_say_where_each_layer_goes(run: Callable[..., Any]) -> None:
-    figure = information_plane([run(beta=0.1)])
+    (figure,) = information_plane([run(beta=0.1)])
     assert isinstance(figure, Figure)
     assert "the code z from 3.00 and 0.70 to 2.00 and 1.70" in figure.alternative
 
 
 def test_the_same_records_give_the_same_bytes_and_the_drawing_is_lines_only(run: Callable[..., Any]) -> None:
     runs = [run(beta=beta) for beta in (1.0, 0.1, 0.01)]
-    first, again = information_plane(runs), information_plane(runs)
+    (first,), (again,) = information_plane(runs), information_plane(runs)
     assert isinstance(first, Figure)
     assert first == again
     assert "<image" not in first.svg
@@ -119,10 +119,10 @@ def test_the_same_records_give_the_same_bytes_and_the_drawing_is_lines_only(run:
 def test_runs_without_records_are_left_out_and_where_all_are_the_flag_is_named(
     record: Callable[..., Any], run: Callable[..., Any]
 ) -> None:
-    missing = information_plane([record(), record(algorithm="erm")])
+    (missing,) = information_plane([record(), record(algorithm="erm")])
     assert isinstance(missing, Missing)
     assert "metavib train ... --record-information" in missing.why
-    figure = information_plane([record(), run(beta=0.5)])
+    (figure,) = information_plane([record(), run(beta=0.5)])
     assert isinstance(figure, Figure)
     assert {row[1] for row in figure.rows} == {0.5}
 
@@ -131,7 +131,7 @@ def test_a_single_record_is_drawn(run: Callable[..., Any]) -> None:
     one = run(beta=0.1)
     first = one.directory.information.read_text().splitlines(keepends=True)[0]
     one.directory.information.write_text(first)
-    figure = information_plane([one])
+    (figure,) = information_plane([one])
     assert isinstance(figure, Figure)
     assert len(figure.rows) == 3
 

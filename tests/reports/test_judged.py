@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from metavib.errors import UserError
+from metavib.core.errors import UserError
 from metavib.reports.judged import calibrated, judge
-from metavib.reports.records import read_runs
+from metavib.runs.records import read_runs
 
 CPU = torch.device("cpu")
 
@@ -28,7 +28,7 @@ def test_answers_are_probabilities_of_every_unseen_image(run):
     assert len(judged.pictures) == min(right, 6) + min(8 - right, 6)  # no more than are shown
     assert {picture.shape for picture in judged.pictures.values()} == {(1, 28, 28)}
     assert judged.validation is not None
-    assert len(judged.validation.labels) == run.results["source_validation"]["images"]
+    assert len(judged.validation.labels) == run.results.source_validation.images
     assert judged.unseen.by_classifier.shape == (2, 8, 2)  # classifier draws, images, classes
     ones = torch.ones(8)
     for probabilities in (judged.unseen.probabilities, judged.unseen.at_mean):
@@ -67,6 +67,6 @@ def test_a_temperature_softens_or_sharpens_but_never_reorders(answers):
 
 
 def test_images_that_changed_are_not_asked_about(run):
-    changed = replace(run, results=run.results | {"split": "another"})
+    changed = replace(run, results=replace(run.results, split="another"))
     with pytest.raises(UserError, match="changed since the run"):
         judge(changed, None, CPU)

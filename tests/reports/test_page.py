@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -14,7 +15,7 @@ import pytest
 from metavib import __version__
 from metavib.reports.figure import Figure, Missing, drawing
 from metavib.reports.page import Page, Section, facts, with_own_names
-from metavib.reports.records import Group, Problem
+from metavib.runs.records import Group, LeftOutRun
 
 VOID = {"meta", "link", "br", "img"}
 
@@ -66,10 +67,10 @@ def page(record: Callable[..., Any]) -> Page:
     runs = tuple(record(name, results={"unseen": unseen}) for name in ("erm", "metavib"))
     groups = [Group(name, "p", ("a", "b"), runs) for name in ("pacs & <more>", "others")]
     sections = (
-        Section(groups[0], (FIGURE, MISSING), (Problem(Path("some/run"), "the model is gone"),)),
+        Section(groups[0], (FIGURE, MISSING), (LeftOutRun(Path("some/run"), "the model is gone"),)),
         Section(groups[1], (FIGURE,)),
     )
-    return Page(sections, (Problem(Path("runs/<half>"), "is not finished"),))
+    return Page(sections, (LeftOutRun(Path("runs/<half>"), "is not finished"),))
 
 
 def test_the_same_runs_give_the_same_text(page):
@@ -85,11 +86,15 @@ def test_the_page_is_well_formed_and_every_link_inside_has_its_place(page):
     assert set(inside) <= set(structure.ids)
 
 
-def test_nothing_is_asked_for_from_elsewhere_and_nothing_runs(page):
+def test_nothing_is_asked_for_from_elsewhere_and_one_script_alone_may_run(page):
     text = page.html()
     structure = Structure(text)
     assert all(address.startswith(("#", "data:")) for address in structure.addresses)
-    assert "script" not in structure.tags
+    assert structure.tags.count("script") == 1
+    script = text.partition("<script>")[2].partition("</script>")[0]
+    hashed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{hashed}'" in text
+    assert not re.search(r"\son[a-z]+=", text.replace(script, ""))
     assert "default-src 'none'" in text
     assert not re.search(r"@import|url\((?!#)", text)
 
@@ -110,6 +115,22 @@ def test_a_figure_has_caption_alternative_and_its_files(page):
     assert base64.b64decode(files["bars.csv"]).decode() == "x\n1\n2\n"
     assert base64.b64decode(files["bars.svg"]).decode() == FIGURE.svg
     assert base64.b64decode(files["table-class-averaged-accuracy.csv"]).startswith(b"row,unseen")
+
+
+def test_the_answer_comes_first_then_one_table_and_all_else_is_folded(page):
+    text = page.html()
+    places = [text.index(words) for words in ("What to expect on a new domain", "Unseen images</h3>")]
+    places += [text.index('class="table measures"'), text.index('<details class="part">')]
+    assert places == sorted(places)
+    group = text.partition('id="runs-1"')[2].partition('id="runs-2"')[0]
+    assert group.count('<table class="sortable">') == 1  # of all measures; there are no classes here
+    assert group.count("<tbody id=") == 1
+    figure = group.index('aria-label="Two bars"')
+    assert group.rfind("<details", 0, figure) > group.rfind("</details>", 0, figure)
+
+
+def test_a_page_without_answers_says_why_there_is_no_gallery(page):
+    assert "the model is gone" in page.html().partition("Unseen images</h3>")[2].partition("</figure>")[0]
 
 
 def test_problems_and_the_version_are_named_and_no_date(page):

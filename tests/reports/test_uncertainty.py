@@ -10,11 +10,10 @@ import torch
 from metavib.reports.figure import Figure
 from metavib.reports.judged import calibrated
 from metavib.reports.uncertainty import (
-    area_under_risk,
     detection_of_errors,
     fitted_temperature,
-    pool,
-    risk_at_coverage,
+    pooled_by_method,
+    risks_of,
     uncertainty,
 )
 
@@ -24,14 +23,13 @@ Make = Callable[..., Any]
 def test_risk_is_the_share_of_errors_among_the_surest(answers: Make) -> None:
     # Surest first: right (.9), wrong (.8), right (.7), wrong (.6).
     given = answers([[0.9, 0.1], [0.6, 0.4], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1, 1])
-    coverage, risk = risk_at_coverage(given)
+    coverage, risk, _ = risks_of(given)
     assert coverage.tolist() == [0.25, 0.5, 0.75, 1.0]
     assert risk.tolist() == pytest.approx([0, 1 / 2, 1 / 3, 1 / 2])
-    assert area_under_risk(given) == pytest.approx((0 + 1 / 2 + 1 / 3 + 1 / 2) / 4)
 
 
 def test_a_model_that_is_never_wrong_has_no_risk(answers: Make) -> None:
-    assert area_under_risk(answers([[0.9, 0.1], [0.6, 0.4]], [0, 0])) == 0
+    assert risks_of(answers([[0.9, 0.1], [0.6, 0.4]], [0, 0])).risk.tolist() == [0, 0]
 
 
 def test_errors_that_are_all_less_sure_are_found_without_fail(answers: Make) -> None:
@@ -65,7 +63,7 @@ def test_a_temperature_changes_confidence_and_no_answer(answers: Make) -> None:
 def test_the_runs_of_a_method_are_pooled(judged: Make, answers: Make) -> None:
     validation = answers([[0.6, 0.3, 0.1]] * 3, [0, 0, 1])
     runs = [judged(target=target, validation=validation) for target in ("0", "75")]
-    both, erm = pool([*runs, judged(algorithm="erm")])
+    both, erm = pooled_by_method([*runs, judged(algorithm="erm")])
     assert (both.title, len(both.answers.labels), len(both.temperatures)) == ("MetaVIB", 8, 2)
     assert both.tempered is not None
     assert len(both.tempered.labels) == 8

@@ -12,10 +12,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 import pytest
+from places import PATIENCE
 
 import metavib
-from metavib.errors import UserError
+from metavib.core.errors import UserError
 from metavib.serving import hub
+
+pytestmark = pytest.mark.processes
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 
@@ -120,7 +123,7 @@ def python(stand_in, tmp_path):
             env=environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=PATIENCE,
             check=False,
         )
         assert done.returncode == 0, done.stderr
@@ -161,7 +164,7 @@ def test_a_name_that_the_hub_does_not_know_is_one_line(python):
     out = python(
         """
         import metavib
-        from metavib.errors import UserError
+        from metavib.core.errors import UserError
         for name in ("someone/nothing", "no/such/name at all"):
             try:
                 metavib.Predictor.from_pretrained(name)

@@ -8,9 +8,9 @@ import torch
 from deep_files import RAMP, in_colour, tiff
 from PIL import Image
 
-from metavib.data.images import decode_within
-from metavib.data.pixel_range import BYTES, PixelRange
-from metavib.errors import UserError
+from metavib.core.errors import UserError
+from metavib.data.decoding.images import decode_within
+from metavib.data.decoding.pixel_range import BYTES, PixelRange
 from metavib.serving.pixels import decode_given, one_by_one
 
 
@@ -73,17 +73,17 @@ def test_a_3_x_3_image_is_read_by_the_habit_of_its_library():
     ("given", "words"),
     [
         (np.zeros((5, 5, 5), dtype=np.uint8), "no axis of 1, 3 or 4"),
-        (np.zeros(5, dtype=np.uint8), "is no image"),
-        (np.zeros((0, 5, 3), dtype=np.uint8), "is no image"),
-        (np.zeros((1, 1, 5, 5), dtype=np.uint8), "is no image"),
+        (np.zeros(5, dtype=np.uint8), "is not an image"),
+        (np.zeros((0, 5, 3), dtype=np.uint8), "is not an image"),
+        (np.zeros((1, 1, 5, 5), dtype=np.uint8), "is not an image"),
         (np.full((5, 5), 256), "from 256 to 256"),
         (np.full((5, 5), -1), "from -1"),
         (np.full((5, 5), 1.5), "from 1.5"),
         (np.full((5, 5), np.nan), "nan"),
         (np.full((5, 5), 1j), "complex"),
-        (np.full((5, 5), "x"), "is no image"),
-        (3, "int is no image"),
-        (None, "NoneType is no image"),
+        (np.full((5, 5), "x"), "is not an image"),
+        (3, "int is not an image"),
+        (None, "NoneType is not an image"),
     ],
     ids=str,
 )
@@ -101,7 +101,7 @@ def test_one_image_is_one_and_many_are_many(image):
     assert len(list(one_by_one(torch.zeros(4, 1, 5, 5)))) == 4
     assert list(one_by_one(iter(["a", "b"]))) == ["a", "b"]
     assert list(one_by_one([])) == []
-    with pytest.raises(UserError, match="int is no image"):
+    with pytest.raises(UserError, match="int is not an image"):
         list(one_by_one(3))
 
 

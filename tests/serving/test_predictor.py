@@ -1,5 +1,6 @@
 """`metavib.load`: a predictor that needs nothing but the model."""
 
+import contextlib
 import json
 import math
 import shutil
@@ -10,12 +11,12 @@ import torch
 from PIL import Image
 
 import metavib
-from metavib.cli import main
+from metavib.core.errors import UserError
+from metavib.core.json_record import checksum
 from metavib.data.transforms import Preprocessing, with_channels
-from metavib.errors import UserError
-from metavib.grid import run_grid
-from metavib.run_directory import checksum
-from metavib.runner import Surroundings
+from metavib.interfaces.cli.main import main
+from metavib.runs.grid import run_grid
+from metavib.runs.one_run import ExecutionContext
 from metavib.serving.pixels import decode_given
 from metavib.serving.predictor import BATCH
 
@@ -255,7 +256,7 @@ def test_stacked_runs_have_the_thresholds_that_they_have_alone(cell):
         for place in ("together", "alone")
     )
     for cells, batch in ((together, 2), (alone, 1)):
-        run_grid(cells, Surroundings(torch.device("cpu")), batch=batch)
+        run_grid(cells, ExecutionContext(torch.device("cpu")), batch=batch)
     for mine, own in zip(together, alone, strict=True):
         stacked, single = (metavib.load(one.out).description.calibration for one in (mine, own))
         assert stacked.sampled == pytest.approx(single.sampled, abs=1e-4)
@@ -297,6 +298,9 @@ def test_no_flipped_bit_in_the_description_goes_unnoticed(finished_copy):
     for position in range(len(good)):
         flipped = bytearray(good)
         flipped[position] ^= 1 << (position % 8)
+        with contextlib.suppress(ValueError):
+            if json.loads(flipped) == json.loads(good):  # the last of 17 digits may say the same number
+                continue
         path.write_bytes(flipped)
         with pytest.raises(UserError, match=r"config\.json"):
             metavib.load(finished_copy.run)

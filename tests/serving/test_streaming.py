@@ -4,9 +4,10 @@ import threading
 
 import numpy as np
 import pytest
+from places import PATIENCE
 
 import metavib
-from metavib.data.images import BadImage
+from metavib.data.decoding.images import BadImage
 from metavib.serving import streaming
 from metavib.serving.predictor import BATCH
 from metavib.serving.streaming import answers
@@ -60,7 +61,7 @@ def test_files_are_decoded_while_the_model_computes(finished, images, monkeypatc
         return open_file(name)
 
     def computing(batch):
-        assert later.wait(30)
+        assert later.wait(PATIENCE)
         return predict(batch)
 
     monkeypatch.setattr(predictor, "open", opening)

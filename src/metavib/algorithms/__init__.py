@@ -1,6 +1,4 @@
-"""One file a paper; the registry is this dictionary."""
-
-from __future__ import annotations
+"""One file a paper. `ALGORITHMS` is the registry, `create` makes one by name, `base.Algorithm` is the contract."""
 
 from typing import Any
 
@@ -20,9 +18,9 @@ from metavib.algorithms.mldg import MLDG
 from metavib.algorithms.mmd_aae import MMDAAE
 from metavib.algorithms.mtae import MTAE
 from metavib.algorithms.reptile import Reptile
-from metavib.errors import unknown_name
-from metavib.networks.backbone import Backbone
-from metavib.settings import Settings
+from metavib.core.errors import require_known
+from metavib.core.settings import Settings
+from metavib.nn.backbone import Backbone
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "erm": ERM,
@@ -43,32 +41,17 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "dsn": DSN,
     "mtae": MTAE,
 }
-TITLES = {  # as tables print them
-    "erm": "ERM",
-    "baseline": "Baseline",
-    "vib": "VIB",
-    "metavib": "MetaVIB",
-    "mldg": "MLDG",
-    "feature_critic": "Feature-Critic",
-    "masf": "MASF",
-    "metareg": "MetaReg",
-    "reptile": "Reptile",
-    "epi_fcr": "Epi-FCR",
-    "crossgrad": "CrossGrad",
-    "jigen": "JiGen",
-    "d_sam": "D-SAM",
-    "low_rank": "Low-rank (Li et al. 2017)",
-    "mmd_aae": "MMD-AAE",
-    "dsn": "DSN",
-    "mtae": "MTAE",
-}
 
 
 def algorithm_named(name: str) -> type[Algorithm]:
     """The class of this name."""
-    if name not in ALGORITHMS:
-        raise unknown_name("algorithm", name, ALGORITHMS)
+    require_known("algorithm", name, ALGORITHMS)
     return ALGORITHMS[name]
+
+
+def title_of(name: str) -> str:
+    """The name as tables print it; an algorithm without a title goes by the name it is called by."""
+    return (ALGORITHMS[name].title if name in ALGORITHMS else "") or name
 
 
 def create(name: str, backbone: Backbone, classes: int, domains: int, config: Settings) -> Algorithm:

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from metavib.core.settings import Settings
+from metavib.core.shapes import Float
 from metavib.data.episodes import Episode, Samples
-from metavib.data.storage import Batch
-from metavib.functional.adaptation import Parameters
-from metavib.functional.predictive import Predictive
-from metavib.networks.backbone import Backbone
-from metavib.settings import Settings
-from metavib.shapes import Float
+from metavib.data.store.storage import Batch
+from metavib.nn.backbone import Backbone
+from metavib.nn.functional.adaptation import Parameters
+from metavib.nn.functional.predictive import Predictive
 
 Noise = Mapping[str, Tensor]  # standard normal draws, by what they are for
 Shapes = dict[str, tuple[int, ...]]
@@ -31,8 +31,14 @@ class Algorithm(nn.Module, ABC):
     are stopped (`functional.adaptation.stopped`): the gradient of the sum then gives every group its own. A method
     that moves its parameters in a way of its own, by d, has the term 1/2 || theta - stopped(theta + d) ||^2, whose
     gradient is - d. A term that is only to be logged is detached. A buffer `progress` (not saved), where there is
-    one, holds the share of the steps that are done, for methods that train in stages.
+    one, holds the share of the steps that are done, for methods that train in stages, and `updates` their number.
     """
+
+    title: str = ""
+    """The name that tables and figures print."""
+
+    paper: str = ""
+    """Who published it, and where."""
 
     Config: type[Settings]
     """The settings of the method."""
@@ -64,6 +70,9 @@ class Algorithm(nn.Module, ABC):
     """How the names of parameters begin that follow an objective of their own: their gradient, which may be of
     another size, is clipped by its own norm."""
 
+    FITTED: tuple[str, ...] = ()
+    """The buffers that `begin` fits, where it fits any: they depend on the weights that it finds."""
+
     TRAINING_ONLY: tuple[str, ...] = ()
     """How the names of parameters begin that no prediction needs: a model directory does without them."""
 
@@ -79,6 +88,17 @@ class Algorithm(nn.Module, ABC):
         for name in self.STACKABLE:
             self.register_buffer(name, torch.tensor(getattr(config, name)), persistent=False)
 
+    @classmethod
+    def needs_backbone(cls, config: Settings) -> str | None:
+        """Why it cannot learn on features of a frozen backbone, to follow its name; None where it can."""
+        return None
+
+    def backbone_features(
+        self, images: Float[Tensor, "batch channels height width"]
+    ) -> Float[Tensor, "batch features"]:
+        """What the backbone gives for images at test, before anything that the method puts on it."""
+        return self.backbone(images)
+
     def forward(self, episode: Episode, noise: Noise) -> dict[str, Float[Tensor, ""]]:
         """The losses: `functional_call` needs them under this name."""
         return self.losses(episode, noise)
@@ -92,7 +112,9 @@ class Algorithm(nn.Module, ABC):
         """The noise that `losses` takes for an episode of so many images."""
 
     def begin(self, episode: Episode) -> None:
-        """Fit what has to fit the data before the first step; called with the first weights, also on resume."""
+        """Fit what has to fit the data before the method's first step (`FITTED`).
+
+        Called with the weights that it begins with; on resume with the first ones of all."""
 
     def absorb(self, source: Iterable[Batch]) -> None:
         """Take from all source training samples what prediction needs later."""
@@ -104,6 +126,13 @@ class Algorithm(nn.Module, ABC):
     @abstractmethod
     def predictive(self, embedded: Float[Tensor, "batch features"], noise: Noise | None) -> Predictive:
         """The prediction from what `embed` gave; without noise every distribution stands at its mean."""
+
+    def drawn_and_mean(
+        self, embedded: Float[Tensor, "batch features"], noise: Noise
+    ) -> tuple[Float[Tensor, "classifier_draws batch classes"], Float[Tensor, "batch classes"]]:
+        """Probabilities by each classifier drawn with this noise, and at the mean: both may share much."""
+        drawn, at_mean = self.predictive(embedded, noise), self.predictive(embedded, None)
+        return drawn.by_classifier(), at_mean.probabilities()
 
     def class_means(self) -> Float[Tensor, "classes features"] | None:
         """What `embed` gives for the source classes on average; None for a method that does not keep it."""

@@ -26,7 +26,7 @@ Deviations:
 - The authors' code takes the gradient of the mean over a batch, clips it to .1 and goes 10 times as far. Here each
   image moves along the gradient of its own loss, as in the paper's derivation, so that epsilon does not depend on
   the size of the batch, and nothing is clipped. For the authors' batches of 32 their step is an epsilon of .3.
-- Features that are no images are perturbed in units of their deviation, so that no unit matters.
+- Features that are not images are perturbed in units of their deviation, so that no unit matters.
 - Dropout has the same noise in all passes of an image.
 
 Cost: both networks pass each image twice, forward and backward. The domain network is needed in training alone.
@@ -43,11 +43,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
 from metavib.algorithms.base import Noise, SoftmaxClassifier
+from metavib.core.settings import Settings, setting
+from metavib.core.shapes import Float
 from metavib.data.episodes import Episode
-from metavib.functional.adaptation import Parameters
-from metavib.networks.backbone import Backbone
-from metavib.settings import Settings, setting
-from metavib.shapes import Float
+from metavib.nn.backbone import Backbone
+from metavib.nn.functional.adaptation import Parameters
 
 Loss = Callable[[Tensor], Tensor]  # of images
 
@@ -55,6 +55,9 @@ Loss = Callable[[Tensor], Tensor]  # of images
 @final
 class CrossGrad(SoftmaxClassifier):
     """A softmax classifier trained on images that are perturbed along the gradient of a domain classifier."""
+
+    title = "CrossGrad"
+    paper = "Shankar et al., ICLR 2018"
 
     @dataclass(frozen=True)
     class Config(Settings):
@@ -92,7 +95,6 @@ class CrossGrad(SoftmaxClassifier):
         self._register_stackable(config)
 
     def losses(self, episode: Episode, noise: Noise) -> dict[str, Float[Tensor, ""]]:
-        """The four terms of the module's docstring."""
         samples = episode.all_domains()
         images, labels = samples.flat_images(), samples.flat_labels()
         domains = samples.domains.unsqueeze(-1).expand_as(samples.labels).flatten()

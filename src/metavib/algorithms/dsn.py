@@ -34,12 +34,11 @@ import torch
 from torch import Tensor, nn
 
 from metavib.algorithms.base import Noise, SoftmaxClassifier
+from metavib.core.settings import Settings, setting
+from metavib.core.shapes import Float
 from metavib.data.episodes import Episode
-from metavib.networks.backbone import Backbone
-from metavib.networks.reconstruction import restored_size, to_restore
-from metavib.networks.two_layers import DomainTwoLayers, TwoLayers
-from metavib.settings import Settings, setting
-from metavib.shapes import Float
+from metavib.nn.backbone import Backbone
+from metavib.nn.two_layers import DomainTwoLayers, TwoLayers, restored_size, to_restore
 
 SHORTEST = 1e-6  # squared length of a code below which it is not made longer
 
@@ -47,6 +46,9 @@ SHORTEST = 1e-6  # squared length of a code below which it is not made longer
 @final
 class DSN(SoftmaxClassifier):
     """A softmax classifier on features that leave to private encoders what belongs to one domain alone."""
+
+    title = "DSN"
+    paper = "Bousmalis et al., NeurIPS 2016"
 
     @dataclass(frozen=True)
     class Config(Settings):
@@ -89,8 +91,11 @@ class DSN(SoftmaxClassifier):
         self._register_stackable(config)
         self.register_buffer("progress", torch.zeros(()), persistent=False)
 
+    @classmethod
+    def needs_backbone(cls, config: Settings) -> str:
+        return "trains the backbone to leave to each domain what is its own"
+
     def losses(self, episode: Episode, noise: Noise) -> dict[str, Float[Tensor, ""]]:
-        """The five terms of the module's docstring."""
         samples = episode.all_domains()
         images, domains = samples.flat_images(), samples.domains.unsqueeze(-1).expand_as(samples.labels)
         pixels = to_restore(self.backbone, images)

@@ -33,17 +33,20 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from metavib.algorithms.base import Noise, SoftmaxClassifier
+from metavib.core.settings import Settings, setting
+from metavib.core.shapes import Float
 from metavib.data.episodes import Episode, Samples
-from metavib.functional.adaptation import Parameters, stopped
-from metavib.networks.backbone import Backbone
-from metavib.networks.domain_classifiers import Classifiers, DomainClassifiers
-from metavib.settings import Settings, setting
-from metavib.shapes import Float
+from metavib.nn.backbone import Backbone
+from metavib.nn.domain_classifiers import Classifiers, DomainClassifiers
+from metavib.nn.functional.adaptation import Parameters, stopped
 
 
 @final
 class EpiFCR(SoftmaxClassifier):
     """A softmax classifier whose two halves are each trained against frozen halves of other domains' networks."""
+
+    title = "Epi-FCR"
+    paper = "Li et al., ICCV 2019"
 
     @dataclass(frozen=True)
     class Config(Settings):
@@ -81,8 +84,11 @@ class EpiFCR(SoftmaxClassifier):
         self._register_stackable(config)
         self.register_buffer("progress", torch.zeros(()), persistent=False)
 
+    @classmethod
+    def needs_backbone(cls, config: Settings) -> str:
+        return "trains features against the networks of other domains, which all have the same ones here"
+
     def losses(self, episode: Episode, noise: Noise) -> dict[str, Float[Tensor, ""]]:
-        """The five terms of the module's docstring."""
         samples = episode.all_domains()
         labels = samples.flat_labels()
         dropout = noise.get("dropout")

@@ -16,15 +16,18 @@ import torch
 from torch import Tensor, nn
 
 from metavib.algorithms.base import Noise, SoftmaxClassifier
+from metavib.core.settings import Settings
+from metavib.core.shapes import Float
 from metavib.data.episodes import Episode
-from metavib.networks.backbone import Backbone
-from metavib.settings import Settings
-from metavib.shapes import Float
+from metavib.nn.backbone import Backbone
 
 
 @final
 class ERM(SoftmaxClassifier):
     """A softmax classifier on the backbone's features."""
+
+    title = "ERM"
+    paper = "Vapnik 1998"
 
     @dataclass(frozen=True)
     class Config(Settings):

@@ -35,16 +35,19 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vjp
 
 from metavib.algorithms.base import Noise, SoftmaxClassifier, dropout_by_role
+from metavib.core.settings import Settings, setting
+from metavib.core.shapes import Float
 from metavib.data.episodes import Episode
-from metavib.functional.adaptation import Parameters, moved, stopped
-from metavib.networks.backbone import Backbone
-from metavib.settings import Settings, setting
-from metavib.shapes import Float
+from metavib.nn.backbone import Backbone
+from metavib.nn.functional.adaptation import Parameters, moved, stopped
 
 
 @final
 class FeatureCritic(SoftmaxClassifier):
     """A softmax classifier with an auxiliary loss that is learned to lower the loss on held-out domains."""
+
+    title = "Feature-Critic"
+    paper = "Li et al., ICML 2019"
 
     @dataclass(frozen=True)
     class Config(Settings):
@@ -79,6 +82,10 @@ class FeatureCritic(SoftmaxClassifier):
         """beta h_omega of the features, by these parameters of the critic."""
         scores = functional_call(self.critic, critic, (features,))
         return self.auxiliary_weight * nn.functional.softplus(scores).mean()
+
+    @classmethod
+    def needs_backbone(cls, config: Settings) -> str:
+        return "learns a loss of the backbone alone"
 
     def losses(self, episode: Episode, noise: Noise) -> dict[str, Float[Tensor, ""]]:
         """Cross-entropy on meta-train, the critic's loss on it, and whether that helped on meta-test."""

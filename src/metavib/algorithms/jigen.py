@@ -41,12 +41,12 @@ import torch
 from torch import Tensor, nn
 
 from metavib.algorithms.base import Noise, Shapes, SoftmaxClassifier
+from metavib.core.errors import UserError
+from metavib.core.settings import Settings, setting
+from metavib.core.shapes import Float, Int
 from metavib.data.episodes import Episode
-from metavib.errors import UserError
-from metavib.functional.predictive import masked_mean
-from metavib.networks.backbone import Backbone
-from metavib.settings import Settings, setting
-from metavib.shapes import Float, Int
+from metavib.nn.backbone import Backbone
+from metavib.nn.functional.predictive import masked_mean
 
 GRID = 3  # tiles along a side
 TILES = GRID * GRID
@@ -55,6 +55,9 @@ TILES = GRID * GRID
 @final
 class JiGen(SoftmaxClassifier):
     """A softmax classifier whose features also tell in which order the tiles of a shuffled image lie."""
+
+    title = "JiGen"
+    paper = "Carlucci et al., CVPR 2019"
 
     @dataclass(frozen=True)
     class Config(Settings):
@@ -89,8 +92,11 @@ class JiGen(SoftmaxClassifier):
         self.register_buffer("orders", orders, persistent=False)  # computed again where it is needed
         self._register_stackable(config)
 
+    @classmethod
+    def needs_backbone(cls, config: Settings) -> str:
+        return "cuts images into tiles, and trains the backbone by them"
+
     def losses(self, episode: Episode, noise: Noise) -> dict[str, Float[Tensor, ""]]:
-        """The two terms of the module's docstring."""
         samples = episode.all_domains()
         which = self.drawn_orders(noise["shuffled"], noise["order"])
         images = rearranged(samples.flat_images(), self.orders[which])

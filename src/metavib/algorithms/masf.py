@@ -38,17 +38,20 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from metavib.algorithms.base import Noise, SoftmaxClassifier, dropout_by_role
+from metavib.core.settings import Settings, setting
+from metavib.core.shapes import Bool, Float, Int
 from metavib.data.episodes import Episode
-from metavib.functional.adaptation import Parameters, adapted, stopped
-from metavib.functional.predictive import class_means, masked_mean, renumbered
-from metavib.networks.backbone import Backbone
-from metavib.settings import Settings, setting
-from metavib.shapes import Bool, Float, Int
+from metavib.nn.backbone import Backbone
+from metavib.nn.functional.adaptation import Parameters, adapted, stopped
+from metavib.nn.functional.predictive import class_means, masked_mean, renumbered
 
 
 @final
 class MASF(SoftmaxClassifier):
     """A softmax classifier with features that relate classes alike, and gather each class, over domains."""
+
+    title = "MASF"
+    paper = "Dou et al., NeurIPS 2019"
 
     @dataclass(frozen=True)
     class Config(Settings):

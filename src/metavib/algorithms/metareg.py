@@ -36,17 +36,20 @@ import torch
 from torch import Tensor, nn
 
 from metavib.algorithms.base import Noise, SoftmaxClassifier
+from metavib.core.settings import Settings, setting
+from metavib.core.shapes import Float, Int
 from metavib.data.episodes import Episode
-from metavib.functional.adaptation import Parameters, adapted
-from metavib.networks.backbone import Backbone
-from metavib.networks.domain_classifiers import DomainClassifiers
-from metavib.settings import Settings, setting
-from metavib.shapes import Float, Int
+from metavib.nn.backbone import Backbone
+from metavib.nn.domain_classifiers import DomainClassifiers
+from metavib.nn.functional.adaptation import Parameters, adapted
 
 
 @final
 class MetaReg(SoftmaxClassifier):
     """A softmax classifier under a weighted L1 norm whose weights are learned across pairs of domains."""
+
+    title = "MetaReg"
+    paper = "Balaji et al., NeurIPS 2018"
 
     @dataclass(frozen=True)
     class Config(Settings):
@@ -86,7 +89,6 @@ class MetaReg(SoftmaxClassifier):
         self.register_buffer("progress", torch.zeros(()), persistent=False)
 
     def losses(self, episode: Episode, noise: Noise) -> dict[str, Float[Tensor, ""]]:
-        """The four terms of the module's docstring."""
         samples = episode.all_domains()
         labels = samples.flat_labels()
         features = self.backbone(samples.flat_images(), noise.get("dropout"))

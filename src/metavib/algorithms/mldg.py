@@ -24,16 +24,19 @@ from typing import final
 from torch import Tensor
 
 from metavib.algorithms.base import Noise, SoftmaxClassifier, dropout_by_role
+from metavib.core.settings import Settings, setting
+from metavib.core.shapes import Float
 from metavib.data.episodes import Episode
-from metavib.functional.adaptation import Parameters, adapted
-from metavib.networks.backbone import Backbone
-from metavib.settings import Settings, setting
-from metavib.shapes import Float
+from metavib.nn.backbone import Backbone
+from metavib.nn.functional.adaptation import Parameters, adapted
 
 
 @final
 class MLDG(SoftmaxClassifier):
     """A softmax classifier whose steps on some domains are to help on another: F(theta) + beta G(theta')."""
+
+    title = "MLDG"
+    paper = "Li et al., AAAI 2018"
 
     @dataclass(frozen=True)
     class Config(Settings):

@@ -11,9 +11,9 @@ around what is stopped, five terms, each of which moves what is named:
     prior            lambda_2 s( - <D>(q) )                            h and Q: codes are to pass as draws
     discriminator    1/2 [ s( - D(p) ) + s( D(<q>) ) ]                 D, with p drawn from the prior
 
-MMD is the maximum mean discrepancy in a mixture of RBF kernels, K the number of domains in the episode, and the
-prior a Laplace distribution of variance one in each dimension, which makes codes sparse. With lambda_0,
-lambda_1 and lambda_2 zero it is ERM with one more linear layer.
+MMD is the maximum mean discrepancy (Gretton et al., JMLR 2012) in a mixture of RBF kernels, K the number of
+domains in the episode, and the prior a Laplace distribution of variance one in each dimension, which makes codes
+sparse. With lambda_0, lambda_1 and lambda_2 zero it is ERM with one more linear layer.
 
 Deviations. The paper encodes pixels or features that are fixed; here h is the backbone, which is trained as
 well, and what is restored are its features as they are at the moment: were the target not stopped, features of
@@ -26,6 +26,7 @@ not in turn. The weights are ours.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -33,12 +34,11 @@ import torch
 from torch import Tensor, nn
 
 from metavib.algorithms.base import Noise, Shapes, SoftmaxClassifier
+from metavib.core.settings import Settings, setting
+from metavib.core.shapes import Float
 from metavib.data.episodes import Episode
-from metavib.functional.discrepancy import pairwise_mmd
-from metavib.networks.backbone import Backbone
-from metavib.networks.two_layers import TwoLayers
-from metavib.settings import Settings, setting
-from metavib.shapes import Float
+from metavib.nn.backbone import Backbone
+from metavib.nn.two_layers import TwoLayers
 
 SQUARED_WIDTHS = (0.25, 1.0, 4.0)  # of the kernels, in mean squared distances
 
@@ -46,6 +46,9 @@ SQUARED_WIDTHS = (0.25, 1.0, 4.0)  # of the kernels, in mean squared distances
 @final
 class MMDAAE(SoftmaxClassifier):
     """A softmax classifier on the codes of an autoencoder that are alike in all domains and in a prior."""
+
+    title = "MMD-AAE"
+    paper = "Li et al., CVPR 2018"
 
     @dataclass(frozen=True)
     class Config(Settings):
@@ -77,7 +80,6 @@ class MMDAAE(SoftmaxClassifier):
         self._register_stackable(config)
 
     def losses(self, episode: Episode, noise: Noise) -> dict[str, Float[Tensor, ""]]:
-        """The five terms of the module's docstring."""
         samples = episode.all_domains()
         features = self.backbone(samples.flat_images(), noise.get("dropout"))
         codes = self.encoder(features)
@@ -117,3 +119,42 @@ def relative_error(
     """|| restored - features ||^2 / || features ||^2 over the whole batch."""
     size = features.square().mean().clamp_min(torch.finfo(features.dtype).tiny)
     return (restored - features).square().mean() / size
+
+
+def squared_distances(
+    first: Float[Tensor, "n dims"], second: Float[Tensor, "m dims"]
+) -> Float[Tensor, "n m"]:
+    """|| x_i - y_j ||^2, never negative."""
+    sizes = first.square().sum(dim=-1).unsqueeze(-1) + second.square().sum(dim=-1)
+    return (sizes - 2.0 * first @ second.mT).clamp_min(0.0)
+
+
+def rbf_mixture(
+    distances: Float[Tensor, "n m"], squared_widths: Sequence[float], unit: float | Float[Tensor, ""] = 1.0
+) -> Float[Tensor, "n m"]:
+    """Mean over sigma^2 of exp( - || x - y ||^2 / (2 sigma^2 unit) ): a mixture of RBF kernels."""
+    scaled = -0.5 * distances / unit
+    return torch.stack([torch.exp(scaled / width) for width in squared_widths]).mean(dim=0)
+
+
+def pairwise_mmd(
+    codes: Float[Tensor, "domains samples dims"],
+    squared_widths: Sequence[float],
+    unit: float | Float[Tensor, ""] | None = None,
+) -> Float[Tensor, "domains domains"]:
+    """MMD^2 of every pair of domains: mean k(x, x') + mean k(y, y') - 2 mean k(x, y), all pairs counted.
+
+    It is the squared distance of the domains' means in the kernel's space, so zero where two domains have the
+    same samples and never below. The widths are in units of the mean squared distance between any two of the
+    codes, which counts as a constant, or of what is given as the unit.
+    """
+    domains, samples, _ = codes.shape
+    flat = codes.flatten(0, 1)
+    distances = squared_distances(flat, flat)
+    if unit is None:
+        # Codes that are all the same have no distance to divide by.
+        unit = distances.detach().mean().clamp_min(torch.finfo(codes.dtype).tiny)
+    kernel = rbf_mixture(distances, squared_widths, unit)
+    means = kernel.view(domains, samples, domains, samples).mean(dim=(1, 3))
+    within = means.diagonal()
+    return within.unsqueeze(-1) + within - 2.0 * means

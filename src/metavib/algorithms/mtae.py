@@ -37,12 +37,11 @@ import torch
 from torch import Tensor, nn
 
 from metavib.algorithms.base import Noise, SoftmaxClassifier
+from metavib.core.settings import Settings, setting
+from metavib.core.shapes import Bool, Float, Int
 from metavib.data.episodes import Episode
-from metavib.networks.backbone import Backbone
-from metavib.networks.reconstruction import restored_size, to_restore
-from metavib.networks.two_layers import DomainTwoLayers
-from metavib.settings import Settings, setting
-from metavib.shapes import Bool, Float, Int
+from metavib.nn.backbone import Backbone
+from metavib.nn.two_layers import DomainTwoLayers, restored_size, to_restore
 
 SMALLEST_SPREAD = 1e-6  # where all images of a domain are the same there is nothing to divide by
 FIRST_OUTPUT = 0.01  # how large the decoders' output layer begins, as a share of torch's way
@@ -51,6 +50,9 @@ FIRST_OUTPUT = 0.01  # how large the decoders' output layer begins, as a share o
 @final
 class MTAE(SoftmaxClassifier):
     """A softmax classifier on features from which each object can be drawn as it is in every source domain."""
+
+    title = "MTAE"
+    paper = "Ghifary et al., ICCV 2015"
 
     @dataclass(frozen=True)
     class Config(Settings):
@@ -88,8 +90,11 @@ class MTAE(SoftmaxClassifier):
         self._register_stackable(config)
         self.register_buffer("progress", torch.zeros(()), persistent=False)
 
+    @classmethod
+    def needs_backbone(cls, config: Settings) -> str:
+        return "trains the backbone to restore images"
+
     def losses(self, episode: Episode, noise: Noise) -> dict[str, Float[Tensor, ""]]:
-        """The two terms of the module's docstring."""
         samples = episode.all_domains()
         features = self.backbone(samples.flat_images(), noise.get("dropout"))
         pixels = to_restore(self.backbone, samples.flat_images()).unflatten(0, samples.labels.shape)

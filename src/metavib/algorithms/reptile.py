@@ -28,16 +28,19 @@ from torch import Tensor, nn
 from torch.func import grad_and_value
 
 from metavib.algorithms.base import Noise, SoftmaxClassifier
+from metavib.core.settings import Settings, setting
+from metavib.core.shapes import Float
 from metavib.data.episodes import Episode
-from metavib.functional.adaptation import Parameters, stopped
-from metavib.networks.backbone import Backbone
-from metavib.settings import Settings, setting
-from metavib.shapes import Float
+from metavib.nn.backbone import Backbone
+from metavib.nn.functional.adaptation import Parameters, stopped
 
 
 @final
 class Reptile(SoftmaxClassifier):
     """A softmax classifier moved toward where inner steps on the domains, one after the other, lead."""
+
+    title = "Reptile"
+    paper = "Nichol et al., 2018"
 
     @dataclass(frozen=True)
     class Config(Settings):

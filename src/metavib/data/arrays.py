@@ -6,13 +6,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from metavib.core.errors import UserError
+from metavib.core.shapes import Float, Int, Num
 from metavib.data.episodes import Source
-from metavib.data.prepared import LabelledRows, Sources
-from metavib.data.storage import ImageStore
+from metavib.data.opening import LabelledRows, Sources
+from metavib.data.store.storage import ImageStore
 from metavib.data.transforms import GREY_WEIGHTS, Preprocessing
-from metavib.errors import UserError
-from metavib.randomness import key_of, permutation
-from metavib.shapes import Float, Int, Num
+from metavib.nn.randomness import key_of, permutation
 
 CHANNELS = (1, 3)  # grey and colour
 RESIZED_AT_A_TIME = 256
@@ -26,7 +26,7 @@ def features_as_pixels(
 
 
 def images_as_pixels(
-    images: Num[np.ndarray, "count ..."], size: int, channels: int
+    images: Num[np.ndarray, "count ..."], size: int, channels: int, interpolation: str = "bilinear"
 ) -> Num[np.ndarray, "count channels size size"]:
     """Images of any layout as a network wants them: squashed to size x size, grey or in colour.
 
@@ -34,7 +34,7 @@ def images_as_pixels(
     """
     pixels = _checked_range(channels_first(images))
     parts = np.array_split(pixels, max(1, len(pixels) // RESIZED_AT_A_TIME))
-    return np.concatenate([_fitted(part, size, channels) for part in parts])
+    return np.concatenate([_fitted(part, size, channels, interpolation) for part in parts])
 
 
 def channels_first(images: Num[np.ndarray, "count ..."]) -> Num[np.ndarray, "count channels height width"]:
@@ -67,16 +67,19 @@ def _checked_range(pixels: np.ndarray) -> np.ndarray:
     return pixels.astype(np.float32)
 
 
-def _fitted(pixels: np.ndarray, size: int, channels: int) -> np.ndarray:
+def _fitted(pixels: np.ndarray, size: int, channels: int, interpolation: str) -> np.ndarray:
     values = pixels.astype(np.float32)
     if pixels.shape[1] > channels:
         values = np.tensordot(values, np.array(GREY_WEIGHTS, dtype=np.float32), axes=(1, 0))[:, None]
     if pixels.shape[2:] != (size, size):
-        # Bilinear with antialiasing, as image files are read.
+        # With antialiasing, as image files are read.
+        mode = interpolation if interpolation == "bicubic" else "bilinear"
         resized = nn.functional.interpolate(
-            torch.from_numpy(np.ascontiguousarray(values)), (size, size), mode="bilinear", antialias=True
+            torch.from_numpy(np.ascontiguousarray(values)), (size, size), mode=mode, antialias=True
         )
         values = resized.numpy()
+        if mode == "bicubic":  # which overshoots
+            values = values.clip(0, 255 if pixels.dtype == np.uint8 else 1)
     if values.shape[1] < channels:
         values = np.repeat(values, channels, axis=1)
     return values if pixels.dtype != np.uint8 else np.rint(values).clip(0, 255).astype(np.uint8)

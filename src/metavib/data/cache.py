@@ -6,8 +6,6 @@ remembers the key by the files' sizes and times, so that a later start need not 
 which values they use. A directory gets its final name only when it is complete.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json
@@ -21,11 +19,12 @@ from pathlib import Path
 
 import numpy as np
 
-from metavib import untrusted
-from metavib.data import images
-from metavib.data.dataset import DomainImages, Progress, digest_of
-from metavib.data.pixel_range import OLDER, PixelRange
-from metavib.errors import UserError
+from metavib.core import untrusted
+from metavib.core.errors import UserError
+from metavib.data.dataset import DomainImages, Reading, digest_of
+from metavib.data.decoding import images
+from metavib.data.decoding.pixel_range import OLDER, PixelRange
+from metavib.data.decoding.shrinking import BILINEAR
 
 try:
     import fcntl
@@ -55,14 +54,17 @@ def decoded(
     size: int,
     *,
     pixel_range: PixelRange = OLDER,
+    interpolation: str = BILINEAR,
     skip_bad: bool = False,
-    progress: Progress | None = None,
+    progress: Reading | None = None,
 ) -> DomainImages:
     """The pixels of the files, from the cache; built first where it does not have them."""
     folder = cache_root() / "images"
     settings: tuple[object, ...] = (_FORMAT_VERSION, size, skip_bad)
     if pixel_range.deep:  # else the key is that of earlier versions
         settings += (pixel_range.depth, pixel_range.low, pixel_range.high)
+    if interpolation != BILINEAR:
+        settings += (interpolation,)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         times = [_file_times(root / name) for name in names]
@@ -72,27 +74,28 @@ def decoded(
             digests = _digests(root, names)
             key = _hash(settings, names, digests)
             _remove_abandoned(folder)
-            with _locked(folder / f"{key}.lock"):
+            with held_while(folder / f"{key}.lock"):
                 found = _load(folder / key, size)
                 if found is None:
-                    with closing(images.decode_all(root, names, size, pixel_range)) as rows:
+                    with closing(images.decode_all(root, names, size, pixel_range, interpolation)) as rows:
                         _build(folder / key, rows, digests, skip_bad, progress)
                     found = _load(folder / key, size)
             assert found is not None
-            _write_synced(memo, key)  # a torn one is no harm: it names no entry
+            _write_synced(memo, key)  # a torn one does no harm: it names no entry
         return found
     except OSError as error:  # of the cache only: a file that cannot be read is a BadImage
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            problem = "is on a disk that is full; make room"
-        elif error.errno == errno.ENOMEM:
-            raise UserError(
-                f"the image cache {folder} cannot be mapped: raise the limit of 'ulimit -v'."
-            ) from error
-        else:
-            problem = f"cannot be used ({error.strerror}); change its permissions"
-        raise UserError(
-            f"the image cache {folder} {problem}, or set METAVIB_CACHE to another folder"
-        ) from error
+        raise unusable(folder, "image cache", error) from error
+
+
+def unusable(folder: Path, what: str, error: OSError) -> UserError:
+    """Why a cache cannot be read or written, and what to do."""
+    if error.errno == errno.ENOMEM:
+        return UserError(f"the {what} {folder} cannot be mapped: raise the limit of 'ulimit -v'.")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        problem = "is on a disk that is full; make room"
+    else:
+        problem = f"cannot be used ({error.strerror}); change its permissions"
+    return UserError(f"the {what} {folder} {problem}, or set METAVIB_CACHE to another folder")
 
 
 def bad_files(bad: Sequence[str]) -> UserError:
@@ -107,7 +110,7 @@ def bad_files(bad: Sequence[str]) -> UserError:
 def _load(entry: Path, size: int) -> DomainImages | None:
     """A complete entry, or None where there is none or it is damaged."""
     try:
-        index = untrusted.read_json(entry / "index.json", untrusted.TABLE_BYTES, entry.parent)
+        index = untrusted.json_in(entry / "index.json", untrusted.TABLE_BYTES, entry.parent)
         shape = (len(index["kept"]), 3, size, size)
         with open(str(entry / "pixels.bin"), "rb", opener=untrusted.opener) as file:
             if len(index["digests"]) != shape[0] or os.fstat(file.fileno()).st_size != math.prod(shape):
@@ -123,10 +126,10 @@ def _load(entry: Path, size: int) -> DomainImages | None:
 
 def _build(
     entry: Path,
-    rows: Iterator[images.Row],
+    rows: Iterator[images.DecodedImage],
     expected: Sequence[str],
     skip_bad: bool,
-    progress: Progress | None,
+    progress: Reading | None,
 ) -> None:
     """Writes the entry beside its place, and moves it there when it is complete and on the disk."""
     partial = entry.with_name(f"{entry.name}.{os.getpid()}.partial")
@@ -169,7 +172,7 @@ def _digests(root: Path, names: Sequence[str]) -> list[str]:
 
     def digest(name: str) -> str:
         try:
-            return digest_of(images.read(root / name, name))
+            return digest_of(images.image_bytes(root / name, name))
         except images.BadImage as bad:
             return str(bad)
 
@@ -194,7 +197,7 @@ def _hash(*parts: object) -> str:
 
 
 def _remembered(memo: Path) -> str:
-    """The key that a memo holds; a name that no entry has where there is none, or a damaged one."""
+    """The key that a memo holds; without a memo, or with a damaged one, a name that no entry has."""
     try:
         key = untrusted.read_text(memo, untrusted.RECORD_BYTES, memo.parent)
     except (OSError, ValueError):
@@ -210,7 +213,7 @@ def _write_synced(path: Path, text: str) -> None:
 
 
 @contextmanager
-def _locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
+def held_while(path: Path, *, wait: bool = True) -> Iterator[bool]:
     """Holds the lock file in the block, or says False where another process does and we do not wait."""
     with open(path, "a", opener=untrusted.opener) as file:
         try:
@@ -227,6 +230,6 @@ def _remove_abandoned(folder: Path) -> None:
     if not fcntl:
         return
     for partial in folder.glob("*.partial"):
-        with _locked(folder / f"{partial.name.partition('.')[0]}.lock", wait=False) as held:
+        with held_while(folder / f"{partial.name.partition('.')[0]}.lock", wait=False) as held:
             if held:
                 shutil.rmtree(partial, ignore_errors=True)

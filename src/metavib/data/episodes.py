@@ -9,12 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from metavib.core.processes.division import Division
+from metavib.core.shapes import Float, Int, Num
 from metavib.data.lone_classes import LoneClasses
-from metavib.data.storage import Batch, ImageStore, joined
+from metavib.data.store.storage import Batch, ImageStore, store_of_all
 from metavib.data.transforms import DRAWS_PER_IMAGE, Augmentation, Preprocessing, prepare
-from metavib.processes.division import Division
-from metavib.randomness import fold, key_of, uniform
-from metavib.shapes import Float, Int, Num
+from metavib.nn.randomness import fold, key_of, permutation, uniform
+
+SHUFFLED = 64  # lists of the classes, where there are more than an episode has room for
 
 
 class Samples(NamedTuple):
@@ -138,13 +140,17 @@ class EpisodeSampler:
         self.slots = torch.arange(images_per_domain, device=where)
         meta_train = torch.arange(self.domains, device=where).unsqueeze(-1) > 0  # row 0 is meta-test
         # The slots that ask for a certain class. In a meta-train domain the first ones ask for each class in
-        # turn, so that the episode covers every class that its domains have.
-        self.asks_for_class = ((meta_train | paired) & (self.slots < self.classes)) | torch.tensor(
-            class_balanced, device=where
-        )
+        # turn, so that the episode covers every class that its domains have. Where there are more classes than
+        # slots, every domain asks for the same ones: else meta-test would ask for what meta-train has not.
+        fits = self.classes <= images_per_domain
+        self.shuffled = None if fits else _shuffled(self.classes).to(where)
+        self.asks_for_class = (
+            (meta_train | paired | (not fits)) & (self.slots < self.classes)
+        ) | torch.tensor(class_balanced, device=where)
         lone = LoneClasses(self.counts, self.starts) if lends else None
         self.lone = lone or None  # None where nothing is lent
         self.episode_keys = torch.tensor([key_of(seed, "episode") for seed in seeds], device=where)
+        self.list_keys = torch.tensor([key_of(seed, "episode", "list") for seed in seeds], device=where)
         self.augmentation_keys = torch.tensor([key_of(seed, "augmentation") for seed in seeds], device=device)
 
     @property
@@ -197,8 +203,7 @@ class EpisodeSampler:
         if self.paired:
             rotation, pick = (own[:, :1].expand_as(own) for own in (rotation, pick))
         domains = order.argsort(dim=-1)[:, : self.domains]
-        # The classes are asked for in turn from a random first one, so that none is favoured by a short row.
-        asked = ((rotation * self.classes).long().unsqueeze(-1) + self.slots) % self.classes
+        asked = self._classes_asked_for(rotation, step)
         of_domain = (self.runs, domains.unsqueeze(-1))
         giver = domains.unsqueeze(-1) if self.lone is None else self.lone.giver(*of_domain, asked)
         of_class = (self.runs, giver, asked)
@@ -216,11 +221,32 @@ class EpisodeSampler:
             position = self.lone.dealt(self.runs, position, self.labels[position], step)
         return position, domains
 
+    def _classes_asked_for(
+        self, rotation: Float[Tensor, "runs domains"], step: int | Int[Tensor, ""]
+    ) -> Int[Tensor, "runs domains samples"]:
+        """All classes in turn from a random first one, so that none is favoured by a short row.
+
+        Of more classes than there are slots, some: the same in every domain, from one of many shuffled lists,
+        which is drawn anew for each step. Were they neighbours in one list, a method that tells apart the classes
+        of an episode alone would never compare classes that are far from one another in it.
+        """
+        if self.shuffled is None:
+            return ((rotation * self.classes).long().unsqueeze(-1) + self.slots) % self.classes
+        rotation = rotation[:, :1].expand_as(rotation)
+        place = ((rotation * self.classes).long().unsqueeze(-1) + self.slots) % self.classes
+        number = uniform(fold(self.list_keys, step), (1, 1)) * len(self.shuffled)
+        return self.shuffled[number.long(), place]
+
+
+def _shuffled(classes: int) -> Int[Tensor, "lists classes"]:
+    """The classes in many orders, the same for every run."""
+    return torch.stack([permutation(key_of("classes", number), classes) for number in range(SHUFFLED)])
+
 
 def _joined(sources: Sequence[Source]) -> tuple[ImageStore, Int[np.ndarray, "images"]]:
     """One store for all runs, and the rows in it of each run's training images, run after run."""
     if len(sources) == 1:
         return sources[0].store, sources[0].rows.cpu().numpy()
-    store, places = joined([source.store for source in sources])
+    store, places = store_of_all([source.store for source in sources])
     rows = [place[source.rows.cpu().numpy()] for place, source in zip(places, sources, strict=True)]
     return store, np.concatenate(rows)

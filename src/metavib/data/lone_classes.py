@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from metavib.shapes import Int
+from metavib.core.shapes import Int
 
 NAMED = 5  # classes by name in a line; of more, how many
 

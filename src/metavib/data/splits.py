@@ -1,15 +1,13 @@
 """Which images train, which choose the model, and which are the unseen domain. Opens no image."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from metavib.core.errors import UserError, require_known, unknown_name
 from metavib.data.dataset import Dataset, Listing
-from metavib.errors import UserError, unknown_name
-from metavib.randomness import key_of, permutation
+from metavib.nn.randomness import key_of, permutation
 
 
 @dataclass(frozen=True)
@@ -19,10 +17,15 @@ class Split:
     train: dict[str, tuple[int, ...]]  # by source domain
     validation: dict[str, tuple[int, ...]]  # by source domain
     target: str | None  # None where nothing is held out
-    tested: tuple[
-        int, ...
-    ]  # the target's "test" part where it has one, else all of it; empty without a target
+    tested: tuple[int, ...]  # the target's "test" part, or all of it where it has none
     classes: tuple[str, ...]  # of all training images, in `natural_order`
+
+    @property
+    def in_words(self) -> str:
+        """What is held out."""
+        if self.target is None:
+            return f"trained on all {len(self.train)} domains and nothing held out"
+        return f"{self.target!r} unseen"
 
     def lone_classes(self, dataset: Dataset) -> dict[str, str]:
         """The classes that the training images of one source domain alone have, with that domain."""
@@ -63,8 +66,7 @@ def split_domains(
     if target is not None and target not in dataset.domains:
         raise unknown_name("target domain", target, dataset.domains)
     for domain in without:
-        if domain not in dataset.domains:
-            raise unknown_name("domain to leave out", domain, dataset.domains)
+        require_known("domain to leave out", domain, dataset.domains)
     domains = [domain for domain in dataset.domains if domain not in without]
     if target is not None and target not in domains:
         raise UserError(f"{target!r} cannot be the target and left out altogether")
@@ -88,14 +90,10 @@ def split_domains(
         tested = _of_part(goal, "test") or tuple(range(len(goal.names)))
         wanted = validated | {goal.classes[position] for position in tested}
     if unseen := sorted(wanted - trained, key=natural_order):
-        who = (
-            "the validation images have"
-            if target is None
-            else f"target {target!r} or the validation images have"
-        )
+        who = "" if target is None else f"target {target!r} or "
         raise UserError(
-            f"no source domain has training images of {', '.join(unseen)}, which {who}; add some, or remove the "
-            "class"
+            f"no source domain has training images of {', '.join(unseen)}, which {who}the validation images "
+            "have; add some, or remove the class"
         )
     return Split(train, validation, target, tested, tuple(sorted(trained, key=natural_order)))
 

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from metavib import kernels
-from metavib.settings import Settings, setting
-from metavib.shapes import Float, Int, Num
+from metavib.core.settings import Settings, setting
+from metavib.core.shapes import Float, Int, Num
+from metavib.nn import kernels
 
 
 class Preprocessing(NamedTuple):
@@ -23,6 +23,7 @@ class Preprocessing(NamedTuple):
     channels: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    interpolation: str = "bilinear"  # by which images are brought to the size
 
     @property
     def bytes(self) -> int:
@@ -49,7 +50,7 @@ class Augmentation(Settings):
     """Random changes of training images, each image its own. Validation and test images never pass here."""
 
     smallest_crop: float = setting(
-        1.0, "smallest share of the area that a random crop keeps; 1 is no crop", above=0, maximum=1
+        1.0, "smallest share of the area that a random crop keeps; 1 means no crop", above=0, maximum=1
     )
     flip: float = setting(0.0, "probability of a mirror image", minimum=0, maximum=1)
     colour: float = setting(
@@ -77,9 +78,10 @@ def augment(
     if settings.smallest_crop < 1 or settings.flip > 0:
         images = _crop_and_flip(images, settings, area, shape, left, top, flip < settings.flip)
     if settings.colour > 0:
-        images = _brightness(images, _factor(brightness, settings.colour))
-        images = _contrast(images, _factor(contrast, settings.colour))
-        images = _saturation(images, _factor(saturation, settings.colour))
+        images = _away_from(0.0, images, brightness, settings.colour)
+        middle = _grey(images).mean(dim=(1, 2, 3), keepdim=True)
+        images = _away_from(middle, images, contrast, settings.colour)
+        images = _away_from(_grey(images), images, saturation, settings.colour)
     if settings.grey > 0:
         images = torch.where((grey < settings.grey).view(-1, 1, 1, 1), _grey(images), images)
     return images
@@ -93,8 +95,8 @@ def prepare(
     draws: Float[Tensor, "batch draws"] | None,
 ) -> Float[Tensor, "batch channels height width"]:
     """The stored images at these rows, augmented by their draws where there are any, as the network wants them."""
-    if stored.dtype == torch.uint8 and kernels.serve(stored.device):
-        from metavib.kernels import images as kernel
+    if stored.dtype == torch.uint8 and kernels.run_on(stored.device):
+        from metavib.nn.kernels import images as kernel
 
         return kernel.prepare(
             stored,
@@ -147,22 +149,10 @@ def _crop_and_flip(
     return nn.functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
 
 
-def _factor(draw: Tensor, largest_change: float) -> Tensor:
-    return (1.0 + (2.0 * draw - 1.0) * largest_change).view(-1, 1, 1, 1)
-
-
-def _brightness(images: Tensor, factor: Tensor) -> Tensor:
-    return (images * factor).clamp(0.0, 1.0)
-
-
-def _contrast(images: Tensor, factor: Tensor) -> Tensor:
-    middle = _grey(images).mean(dim=(1, 2, 3), keepdim=True)
+def _away_from(middle: float | Tensor, images: Tensor, draw: Tensor, largest_change: float) -> Tensor:
+    """Further from the middle, or nearer: from black it is brightness, from a mean grey contrast."""
+    factor = (1.0 + (2.0 * draw - 1.0) * largest_change).view(-1, 1, 1, 1)
     return (middle + (images - middle) * factor).clamp(0.0, 1.0)
-
-
-def _saturation(images: Tensor, factor: Tensor) -> Tensor:
-    grey = _grey(images)
-    return (grey + (images - grey) * factor).clamp(0.0, 1.0)
 
 
 def _grey(images: Tensor) -> Tensor:

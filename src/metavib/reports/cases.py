@@ -1,7 +1,5 @@
 """Images of the unseen domain that a model gets right and wrong, and how drawn classifiers vote on them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +16,7 @@ VOTED = 4  # cases whose sampled classifiers are drawn
 def cases(judged: Sequence[Judged]) -> list[Figure | Missing]:
     """Successes and failures with the two most probable classes."""
     one = preferred(judged)
-    classes = one.run.results["classes"]
+    classes = one.run.results.classes
     chosen = (
         one.unseen.ambiguous_first(right=False, count=SHOWN),
         one.unseen.ambiguous_first(right=True, count=SHOWN),
@@ -72,7 +70,7 @@ def classifiers(judged: Sequence[Judged]) -> list[Figure | Missing]:
         why = "No run draws its classifiers: train baseline, vib or metavib to see them disagree."
         return [Missing(name, title, why)]
     one = preferred(drawing_ones)
-    classes = one.run.results["classes"]
+    classes = one.run.results.classes
     wrong = one.unseen.ambiguous_first(right=False, count=VOTED // 2)
     chosen = wrong + one.unseen.ambiguous_first(right=True, count=VOTED - len(wrong))
     votes = one.unseen.by_classifier[:, chosen]  # [draws, cases, classes]

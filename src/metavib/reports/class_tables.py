@@ -1,16 +1,13 @@
 """Accuracy class by class and domain by domain, method beside method, worst first."""
 
-from __future__ import annotations
-
-import csv
-import io
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from metavib.class_accuracy import ClassRow, never_right, rows_of_run
-from metavib.reports.records import Group
-from metavib.reports.tables import rows_of
+from metavib.core.foreign_text import csv_text
+from metavib.models.class_accuracy import ClassRow, never_right, rows_of_run
+from metavib.reports.tables import runs_by_row
+from metavib.runs.records import Group
 
 SHOWN = 100  # rows on a page; the CSV has all
 
@@ -31,7 +28,7 @@ class ClassLine:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """As the page prints them."""
+        """The values as the page prints them."""
         return tuple("–" if value is None else f"{value:.1f}" for value in self.values)
 
 
@@ -59,21 +56,20 @@ class ClassTable:
 
     def csv(self) -> str:
         """One line for each class, domain and method."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["class", "domain", "images", "method", "accuracy"])
-        for line in self.lines:
-            for method, value in zip(self.columns, line.values, strict=True):
-                if value is not None:
-                    writer.writerow([line.label, line.domain, line.images, method, f"{value:.4f}"])
-        return text.getvalue()
+        cells = [
+            [line.label, line.domain, line.images, method, f"{value:.4f}"]
+            for line in self.lines
+            for method, value in zip(self.columns, line.values, strict=True)
+            if value is not None
+        ]
+        return csv_text(["class", "domain", "images", "method", "accuracy"], cells)
 
 
 def class_tables(group: Group) -> list[ClassTable]:
     """A table of the unseen domains and one of source validation, where runs have them."""
     by_method = {
         title: [row for run in runs for row in rows_of_run(run.results)]
-        for title, runs in rows_of(group.runs).items()
+        for title, runs in runs_by_row(group.runs).items()
     }
     found = []
     for unseen, name, title in (

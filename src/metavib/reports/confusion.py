@@ -1,7 +1,5 @@
 """Which classes of the unseen domain are taken for which."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +15,7 @@ DRAWN = 100  # classes at most: a page cannot show, nor a table hold, the square
 
 def confusion(judged: Sequence[Judged]) -> list[Figure | Missing]:
     """One matrix for each method, of all its runs; on the diagonal the accuracy of each class."""
-    every = tuple(judged[0].run.results["classes"])
+    every = tuple(judged[0].run.results.classes)
     titles = list(dict.fromkeys(one.run.title for one in judged))
     shown = _most_mistaken(judged, len(every))
     classes, count = tuple(every[number] for number in shown), len(shown)

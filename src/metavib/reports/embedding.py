@@ -1,14 +1,12 @@
 """Are the features of a class the same in every domain? t-SNE to see it, and numbers to know it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from metavib.algorithms import TITLES
+from metavib.algorithms import title_of
 from metavib.reports.figure import COLOURS, INK, MARKERS, Figure, Missing, drawing
 from metavib.reports.judged import Judged
 
@@ -26,10 +24,9 @@ class Invariance:
 
 
 def embedding(judged: Sequence[Judged]) -> list[Figure | Missing]:
-    """Two panels a method: one class coloured by domain, all classes coloured by class; the unseen domain
-    marked."""
+    """Two panels a method, the unseen domain marked: one class coloured by domain, and all coloured by class."""
     chosen = one_of_each(judged)
-    classes = judged[0].run.results["classes"]
+    classes = judged[0].run.results.classes
     placed = [(one, flattened(one.sampled.features.numpy(), one.run.experiment.seed)) for one in chosen]
     measured = [invariance(one) for one in chosen]
     shown_class = int(np.bincount(chosen[0].sampled.labels.numpy()).argmax())
@@ -105,12 +102,11 @@ def embedding(judged: Sequence[Judged]) -> list[Figure | Missing]:
 
 
 def one_of_each(judged: Sequence[Judged]) -> list[Judged]:
-    """A run of each method that the paper shows, of the same unseen domain; of at most three others where
-    it has none."""
+    """A run of each method that the paper shows, of one unseen domain; else of up to three others."""
     target = judged[0].run.target
     here = [one for one in judged if one.run.target == target]
     first = {one.run.title: one for one in reversed(here)}
-    named = [first[TITLES[name]] for name in METHODS if TITLES[name] in first]
+    named = [first[title_of(name)] for name in METHODS if title_of(name) in first]
     return named or list(reversed(first.values()))[:3]
 
 

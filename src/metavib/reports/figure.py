@@ -5,15 +5,14 @@ The same data gives the same bytes. In a page the ink takes the colour of the te
 
 from __future__ import annotations
 
-import csv
 import io
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from metavib.errors import UserError
-from metavib.foreign_text import csv_cells
+from metavib.core.errors import require_installed
+from metavib.core.foreign_text import csv_text
 
 # Okabe and Ito (2008): eight colours that people with any colour vision can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#7F7F7F")
@@ -22,7 +21,7 @@ INK = "#1a1b1c"  # of lines and letters; a page puts the colour of its text ther
 FAINT = "#8a8b8c"
 DOTS_PER_INCH = 200  # of a PNG
 
-Cell = str | int | float | None
+Datum = str | int | float | None
 
 
 class Drawing(str):
@@ -47,15 +46,12 @@ class Figure:
     alternative: str  # what it shows, in words
     svg: Drawing
     header: tuple[str, ...]  # of its data
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[Datum, ...], ...]
 
     def csv(self) -> str:
         """The data that is drawn."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(csv_cells(self.header))
-        writer.writerows(csv_cells("" if cell is None else _plain(cell) for cell in row) for row in self.rows)
-        return text.getvalue()
+        rows = (["" if cell is None else _plain(cell) for cell in row] for row in self.rows)
+        return csv_text(self.header, rows)
 
 
 @dataclass(frozen=True)
@@ -69,13 +65,12 @@ class Missing:
 
 def drawing(name: str, draw: Callable[[Any], None], *, width: float = 7.0, height: float = 4.0) -> Drawing:
     """What `draw` puts on a matplotlib figure of this size in inches."""
-    try:
-        import matplotlib as mpl
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.backends.backend_svg import FigureCanvasSVG
-        from matplotlib.figure import Figure as Canvas
-    except ModuleNotFoundError as error:
-        raise UserError("figures need matplotlib; run: pip install matplotlib") from error
+    require_installed("matplotlib", "figures need matplotlib; run: pip install matplotlib")
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure as Canvas
+
     settings: dict[Any, Any] = {
         "svg.hashsalt": name,  # so that the same data gives the same bytes, and no two figures share a name
         "svg.fonttype": "none",
@@ -103,8 +98,15 @@ def drawing(name: str, draw: Callable[[Any], None], *, width: float = 7.0, heigh
     return Drawing(text.getvalue()[text.getvalue().index("<svg") :], dots.getvalue())
 
 
+def legend_below(canvas: Any, axes: Any, columns: int = 4) -> None:
+    """The legend of some axes under the whole figure, where no data can lie beneath it."""
+    handles, labels = axes.get_legend_handles_labels()
+    columns = min(columns, max(1, len(labels)))
+    canvas.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=8)
+
+
 def _without_formulas(canvas: Any) -> None:
-    """A name is no formula, whatever stands in it. The powers of ten beside a logarithmic axis are."""
+    """A name is not a formula, whatever stands in it. The powers of ten beside a logarithmic axis are."""
     from matplotlib.text import Text
 
     powers: set[int] = set()

@@ -1,15 +1,13 @@
 """The information plane (the paper's Fig. 2): what three layers know of image and label, through training."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from metavib.errors import UserError
-from metavib.information_recording import BINS, LAYERS, NOISE
+from metavib.core.errors import UserError
 from metavib.reports.figure import FAINT, INK, MARKERS, Figure, Missing, drawing
-from metavib.reports.records import RunRecord
+from metavib.runs.records import RunRecord
+from metavib.training.information_recording import BINS, LAYERS, NOISE
 
 NAME, TITLE = "information-plane", "Information plane"
 TITLES = {"hidden_1": "first layer", "hidden_2": "second layer", "code": "code z"}
@@ -44,7 +42,7 @@ class Panel(NamedTuple):
         return [(record[layer]["pairwise_input"], record[layer]["pairwise_label"]) for layer in LAYERS]
 
 
-def information_plane(runs: Sequence[RunRecord]) -> Figure | Missing:
+def information_plane(runs: Sequence[RunRecord]) -> list[Figure | Missing]:
     """One panel for each beta, coloured by step, with the layers of one step joined."""
     panels = panels_of(runs)
     if not panels:
@@ -52,21 +50,14 @@ def information_plane(runs: Sequence[RunRecord]) -> Figure | Missing:
             "No run has recorded it. Train with: metavib train ... --record-information "
             "(not erm, which has no bottleneck)."
         )
-        return Missing(NAME, TITLE, why)
+        return [Missing(NAME, TITLE, why)]
     names = panel_names(panels)
     columns = math.ceil(math.sqrt(len(panels)))
     lines = math.ceil(len(panels) / columns)
     try:
         rows = tuple(row for panel in panels for row in _rows(panel))
-        return Figure(
-            NAME,
-            TITLE,
-            _caption(panels),
-            _in_words(panels, names),
-            drawing(NAME, lambda canvas: _draw(canvas, panels, names, columns), height=0.6 + 2.9 * lines),
-            HEADER,
-            rows,
-        )
+        svg = drawing(NAME, lambda canvas: _draw(canvas, panels, names, columns), height=0.6 + 2.9 * lines)
+        return [Figure(NAME, TITLE, _caption(panels), _in_words(panels, names), svg, HEADER, rows)]
     except (KeyError, TypeError) as error:
         raise UserError(f"An information.jsonl is damaged ({error!r}); train its run again.") from error
 
@@ -76,17 +67,13 @@ def panels_of(runs: Sequence[RunRecord]) -> list[Panel]:
     found: dict[str, dict[float, list[RunRecord]]] = {}
     for run in runs:
         if run.directory.read_information():
-            found.setdefault(run.title, {}).setdefault(beta_of(run), []).append(run)
+            beta = float(getattr(run.experiment.method, "beta", 0.0))  # Baseline has none
+            found.setdefault(run.title, {}).setdefault(beta, []).append(run)
     return [
         Panel(first, beta, first.directory.read_information(), len(others))
         for by_beta in found.values()
         for beta, (first, *others) in sorted(by_beta.items(), reverse=True)
     ]
-
-
-def beta_of(run: RunRecord) -> float:
-    """The weight of the bottleneck; Baseline has none."""
-    return float(getattr(run.experiment.method, "beta", 0.0))
 
 
 def panel_names(panels: Sequence[Panel]) -> list[str]:

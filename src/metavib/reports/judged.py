@@ -1,29 +1,34 @@
-"""A model's answers on its unseen domain and on source validation, drawn once for all figures."""
+"""A model's answers on its unseen domain and on source validation, for all figures; and the drawing of those."""
 
-from __future__ import annotations
-
+import importlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from metavib import untrusted
-from metavib.data.prepared import LabelledRows, open_sources, open_target
-from metavib.errors import UserError
-from metavib.evaluate import embed, shared_noise
-from metavib.functional.predictive import Predictive
-from metavib.model import load_model, preprocessing_of
-from metavib.randomness import key_of, permutation
-from metavib.reports.records import RunRecord
+from metavib.core.errors import UserError
+from metavib.core.foreign_text import readable
+from metavib.data.opening import LabelledRows, open_sources, open_target
+from metavib.models.directory import load_model, preprocessing_of
+from metavib.models.measuring import embed, shared_noise
+from metavib.nn.functional.predictive import Predictive
+from metavib.nn.own_network import OwnNetwork
+from metavib.nn.randomness import key_of, permutation
+from metavib.reports.figure import Figure, Missing
+from metavib.reports.figures import FIGURES
+from metavib.reports.verdicts import Verdicts, shown_of, verdicts_of
+from metavib.runs.records import Group, LeftOutRun, RunRecord
 
 SAMPLED = 80  # images of each domain whose features are drawn
 SHOWN = 6  # images answered rightly, and wrongly, whose pixels are kept
 
 
 @dataclass(frozen=True)
-class Answers:
+class ModelAnswers:
     """What a model says of some images. Draws are the same for every image, as in `metavib predict --sampled`."""
 
     labels: Tensor  # [images]
@@ -51,8 +56,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class DomainSample:
-    """Features of some images of every domain, as many of each: training images of the sources, unseen
-    ones."""
+    """Features of some images of each domain, as many of each: training images of sources, and unseen ones."""
 
     features: Tensor  # [images, dim]
     labels: Tensor  # [images]
@@ -65,23 +69,26 @@ class Judged:
     """A run with its answers."""
 
     run: RunRecord
-    unseen: Answers
-    validation: Answers | None  # on the source validation images
-    pictures: dict[int, np.ndarray]  # the most ambiguous unseen images, uint8 [channels, size, size]
+    unseen: ModelAnswers
+    validation: ModelAnswers | None  # on the source validation images
+    pictures: dict[int, np.ndarray]  # of unseen images that are shown, uint8 [channels, size, size]
     sampled: DomainSample
+    verdicts: Verdicts | None = None  # on the unseen domain
 
 
-def judge(run: RunRecord, data_root: Path | None, device: torch.device) -> Judged:
+def judge(
+    run: RunRecord, data_root: Path | None, device: torch.device, own: OwnNetwork | None = None
+) -> Judged:
     """Load the model and let it answer. Raises `UserError` where model or images are not there any more."""
     experiment = run.experiment
     assert experiment.target is not None, "nothing is held out"
-    algorithm, description = load_model(run.directory.path, device)
+    algorithm, description = load_model(run.directory.path, device, own)
     dataset = experiment.dataset_in(data_root).read_by(description.pixel_range)
     split = experiment.split_of(dataset)
-    if split.digest(dataset) != run.results["split"]:
+    if split.digest(dataset) != run.results.split:
         raise UserError(f"the images changed since the run in {run.directory.path} was made.")
-    named = [untrusted.readable(name) for name in split.classes]
-    if description.classes != split.classes or run.results["classes"] != named:
+    named = tuple(readable(name) for name in split.classes)
+    if description.classes != split.classes or run.results.classes != named:
         raise UserError(
             f"the model or the results in {run.directory.path} name other classes than the images."
         )
@@ -91,7 +98,7 @@ def judge(run: RunRecord, data_root: Path | None, device: torch.device) -> Judge
     noise = shared_noise(algorithm, experiment.seed, device)
 
     @torch.no_grad()
-    def answers(rows: LabelledRows) -> Answers:
+    def answers(rows: LabelledRows) -> ModelAnswers:
         embedded = embed(algorithm, rows.batches())
         parts = []
         for features in embedded.features.split(256):
@@ -108,10 +115,10 @@ def judge(run: RunRecord, data_root: Path | None, device: torch.device) -> Judge
             torch.cat(by_classifier, dim=1),
             torch.cat(at_mean),
         )
-        return Answers(*(tensor.cpu() for tensor in tensors))
+        return ModelAnswers(*(tensor.cpu() for tensor in tensors))
 
     @torch.no_grad()
-    def sample(unseen: Answers) -> DomainSample:
+    def sample(unseen: ModelAnswers) -> DomainSample:
         source, key = sources.train, key_of(experiment.seed, "report")
         sizes = source.counts.sum(dim=1).tolist()
         each = min(SAMPLED, *sizes, len(unseen.labels))
@@ -134,13 +141,80 @@ def judge(run: RunRecord, data_root: Path | None, device: torch.device) -> Judge
 
     validation = answers(sources.validation) if len(sources.validation) else None
     unseen = answers(target)
+    verdicts = verdicts_of(description, unseen.labels, unseen.features, unseen.at_mean)
     shown = [index for right in (False, True) for index in unseen.ambiguous_first(right=right, count=SHOWN)]
+    shown = list(dict.fromkeys([*shown, *shown_of(verdicts, run.target)]))
     gathered = target.store.gather(target.rows[torch.tensor(shown, dtype=torch.int64)]).cpu().numpy()
-    return Judged(run, unseen, validation, dict(zip(shown, gathered, strict=True)), sample(unseen))
+    pictures = dict(zip(shown, gathered, strict=True))
+    return Judged(run, unseen, validation, pictures, sample(unseen), verdicts)
 
 
-def calibrated(answers: Answers, temperature: float) -> Answers:
+def calibrated(answers: ModelAnswers, temperature: float) -> ModelAnswers:
     """The answers with the logarithms of their probabilities divided by a temperature."""
     tiny = torch.finfo(answers.probabilities.dtype).tiny
     softened = torch.softmax(answers.probabilities.clamp_min(tiny).log() / temperature, dim=1)
     return replace(answers, probabilities=softened)
+
+
+class Material:
+    """What figures are drawn from. Models are asked once, and only if a figure needs their answers."""
+
+    def __init__(
+        self,
+        group: Group,
+        data_root: Path | None,
+        device: torch.device,
+        show: Callable[[str], None] = lambda doing: None,
+        own: OwnNetwork | None = None,
+    ) -> None:
+        """`show` is told which model is asked; `own` is the network of models of a network of one's own."""
+        self.group, self.data_root, self.device, self.show, self.own = group, data_root, device, show, own
+        self.unjudged: list[LeftOutRun] = []  # runs whose model or images are gone
+
+    @cached_property
+    def _answered(self) -> list[Judged]:
+        answered = []
+        for number, run in enumerate(self.group.held_out):
+            self.show(f"asking model {number + 1} of {len(self.group.held_out)}")
+            try:
+                answered.append(judge(run, self.data_root, self.device, self.own))
+            except UserError as error:
+                self.unjudged.append(LeftOutRun(run.directory.path, str(error)))
+        return answered
+
+    @property
+    def asked(self) -> list[Judged]:
+        """The runs with their answers, as far as any figure needed them."""
+        return self.__dict__.get("_answered", [])
+
+    @property
+    def judged(self) -> list[Judged]:
+        """The runs with their answers. Raises `UserError` where no model could be asked."""
+        if not self.group.held_out:
+            raise UserError(
+                "Nothing was held out in these runs: there is no unseen domain to show answers on."
+            )
+        if not self._answered:
+            raise UserError(f"No model could be asked: {self.unjudged[0].why}")
+        return self._answered
+
+
+def draw(
+    material: Material, names: Sequence[str], show: Callable[[int], None] = lambda done: None
+) -> list[Figure | Missing]:
+    """The figures of these names; where one cannot be drawn, why and how to get it.
+
+    `show` is told how many of the names are done.
+    """
+    drawn: list[Figure | Missing] = []
+    for number, name in enumerate(names):
+        show(number)
+        kind = FIGURES[name]
+        module, _, function_name = kind.drawn_by.partition(".")
+        function = getattr(importlib.import_module(f"metavib.reports.{module}"), function_name)
+        try:
+            drawn += function(material.judged if kind.from_answers else material.group.runs)
+        except UserError as error:
+            drawn.append(Missing(name, kind.title, str(error)))
+    show(len(names))
+    return drawn

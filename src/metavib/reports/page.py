@@ -1,8 +1,10 @@
-"""The page: tables and figures of all groups in one HTML file that asks the network for nothing."""
+"""The page: one HTML file that asks the network for nothing.
 
-from __future__ import annotations
+First what to expect on a new domain, then unseen images, then one table of every measure; all else is folded.
+"""
 
 import base64
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,11 +12,16 @@ from importlib.resources import files
 from typing import Any
 
 from metavib import __version__
-from metavib.errors import UserError
+from metavib.core.errors import require_installed
+from metavib.models.domain_calibration import Range
+from metavib.models.results import Spread
 from metavib.reports.class_tables import ClassTable, class_tables
+from metavib.reports.expectation import Expectation, expectations_of, headline, interval
 from metavib.reports.figure import Figure, Missing, for_a_page
-from metavib.reports.records import Group, Problem, RunRecord
-from metavib.reports.tables import Table, tables_of
+from metavib.reports.gallery import gallery_of
+from metavib.reports.judged import Judged
+from metavib.reports.tables import MeasureTable, tables_of
+from metavib.runs.records import Group, LeftOutRun, RunRecord
 
 MOST_NAMED = 12  # classes, seeds and so on; more are counted
 
@@ -25,7 +32,8 @@ class Section:
 
     group: Group
     figures: tuple[Figure | Missing, ...]
-    unjudged: tuple[Problem, ...] = ()  # runs that are in the tables, but whose models could not be asked
+    unjudged: tuple[LeftOutRun, ...] = ()  # runs that are in the tables, but whose models could not be asked
+    judged: tuple[Judged, ...] = ()  # runs with the answers of their models
 
 
 @dataclass(frozen=True)
@@ -33,19 +41,25 @@ class Page:
     """A whole report."""
 
     sections: tuple[Section, ...]
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[LeftOutRun, ...] = ()
 
     def html(self) -> str:
         """The text of the file. The same runs give the same text."""
-        try:
-            import jinja2
-        except ModuleNotFoundError as error:
-            raise UserError("the page needs jinja2; run: pip install jinja2") from error
-        surroundings = jinja2.Environment(
+        require_installed("jinja2", "the page needs jinja2; run: pip install jinja2")
+        import jinja2
+
+        environment = jinja2.Environment(
             autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
         )
-        template = files("metavib.reports").joinpath("page.html.jinja").read_text(encoding="utf-8")
-        html = surroundings.from_string(template).render(
+        template, style, script = (
+            files("metavib.reports").joinpath(f"page.{kind}").read_text(encoding="utf-8")
+            for kind in ("html.jinja", "css", "js")
+        )
+        hashed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        html = environment.from_string(template).render(
+            style=style,
+            script=script,
+            script_hash=f"sha256-{hashed}",  # this script may run, and no other
             title=", ".join(dict.fromkeys(section.group.dataset for section in self.sections)),
             sections=[_section(section, number) for number, section in enumerate(self.sections, start=1)],
             problems=[{"path": str(problem.path), "why": problem.why} for problem in self.problems],
@@ -56,14 +70,30 @@ class Page:
 
 def _section(section: Section, number: int) -> dict[str, Any]:
     group, anchor = section.group, f"runs-{number}"
+    rows = expectations_of(group, section.judged)
+    first, gallery = headline(rows), gallery_of(section.judged)
+    tables = [_table(table, anchor) for table in tables_of(group)]
+    classes = [_table(table, anchor) for table in class_tables(group)]
+    figures = [_figure(figure, anchor) for figure in section.figures]
+    contents = [(f"{anchor}-expected", "What to expect"), (f"{anchor}-gallery", "Unseen images")]
+    contents += [(f"{anchor}-measures", "Every measure")] if tables else []
+    contents += [(entry["anchor"], entry["table"].title) for entry in classes]
+    contents += [(f"{anchor}-final", "Models of all domains")] if group.final else []
+    contents += [(figure["anchor"], figure["title"]) for figure in figures]
     return {
         "anchor": anchor,
         "dataset": group.dataset,
+        "contents": [*contents, (f"{anchor}-list", "Runs")],
+        "headline": None if first is None else first.sentence,
+        "expectations": [_expectation(row) for row in rows],
+        "expected_caption": _expected_caption(rows),
+        "gallery": gallery and vars(gallery) | {"where": _named([f"{own!r}" for own in gallery.domains])},
+        "no_gallery": section.unjudged[0].why if section.unjudged else "No model was asked.",
         "facts": facts(group),
-        "tables": [_table(table, anchor) for table in tables_of(group)],
+        "tables": tables,
         "final": [_final(run) for run in group.final],
-        "classes": [_table(table, anchor) for table in class_tables(group)],
-        "figures": [_figure(figure, anchor) for figure in section.figures],
+        "classes": classes,
+        "figures": figures,
         "unjudged": [{"path": problem.path.name, "why": problem.why} for problem in section.unjudged],
         "runs": [
             {
@@ -79,33 +109,68 @@ def _section(section: Section, number: int) -> dict[str, Any]:
     }
 
 
+def _expectation(row: Expectation) -> dict[str, Any]:
+    """A row: what was obtained, its interval, and what was stated beforehand."""
+    stated = row.stated
+    return {
+        "title": row.title,
+        "cells": [
+            _obtained(row.accuracy, None if stated is None else stated.accuracy),
+            _obtained(row.answered, None if stated is None else stated.answered),
+            _obtained(row.wrong, None if stated is None else stated.wrong),
+        ],
+    }
+
+
+def _obtained(found: Range | None, stated: Range | None) -> dict[str, Any]:
+    lines = [] if found is None or found.low == found.high else [interval(found)]
+    lines += [] if stated is None else [f"stated: {100 * stated.mean:.1f} ({interval(stated)})"]
+    return {"obtained": "–" if found is None else f"{100 * found.mean:.1f}", "lines": lines}
+
+
+def _expected_caption(rows: Sequence[Expectation]) -> str:
+    hows = list(dict.fromkeys(f"{row.how}" for row in rows if row.accuracy is not None))
+    by = list(dict.fromkeys(row.by for row in rows if row.by))
+    words = [f"Below each number its interval: {'; '.join(hows)}."] if hows else []
+    if by:
+        words.append(f"Doubt begins at a threshold from {'; '.join(by)}; the unseen domain has no say in it.")
+    if any(row.stated for row in rows):
+        words.append(
+            "Stated: what the model's calibration said before the unseen domain was opened, from source domains "
+            "that were left out in turn, as they are and drifted."
+        )
+    if any(row.peeks for row in rows):
+        words.append("A row that peeks was selected on the unseen domain itself.")
+    return " ".join(words)
+
+
 def _final(run: RunRecord) -> dict[str, Any]:
     """What is known of a model that was trained on all domains."""
+    validation, expected = run.results.source_validation, run.results.expected
     return {
         "folder": run.directory.path.name,
         "title": run.title,
         "seed": run.experiment.seed,
-        "validation": _mean_and_deviation(run.results.get("source_validation")),
-        "expected": _mean_and_deviation(run.results.get("expected")),
+        "validation": _mean_and_deviation(
+            None if validation is None else validation.measures.get("accuracy")
+        ),
+        "expected": _mean_and_deviation(None if expected is None else expected.accuracy),
     }
 
 
-def _mean_and_deviation(measured: Any) -> str:
+def _mean_and_deviation(accuracy: Spread | None) -> str:
     """An accuracy in percent; a dash where it was not measured."""
-    accuracy = measured.get("accuracy") if isinstance(measured, dict) else None
-    if not isinstance(accuracy, dict) or not isinstance(accuracy.get("mean"), int | float):
-        return "–"
-    return f"{100 * accuracy['mean']:.2f} ± {100 * accuracy.get('deviation', 0.0):.2f}"
+    return "–" if accuracy is None else f"{100 * accuracy.mean:.2f} ± {100 * accuracy.deviation:.2f}"
 
 
 def _unsure(run: RunRecord) -> str:
     """What the threshold does on the unseen domain, and how many images it rests on."""
-    unsure = run.results.get("unsure")
-    if not isinstance(unsure, dict):
+    unsure = run.results.unsure
+    if unsure is None:
         return "–"
-    right = "" if unsure["accuracy"] is None else f", {100 * unsure['accuracy']:.1f} % of them rightly"
-    checked = f"; threshold checked on {unsure['checked_on']} images" if "checked_on" in unsure else ""
-    return f"{100 * unsure['answered']:.1f} %{right}{checked}"
+    right = "" if unsure.accuracy is None else f", {100 * unsure.accuracy:.1f} % of them rightly"
+    checked = "" if unsure.checked_on is None else f"; threshold checked on {unsure.checked_on} images"
+    return f"{100 * unsure.answered:.1f} %{right}{checked}"
 
 
 def facts(group: Group) -> list[tuple[str, str]]:
@@ -129,7 +194,7 @@ def _named(values: Sequence[object]) -> str:
     return f"{len(distinct)}: {', '.join(distinct[: MOST_NAMED - 1])}, ..."
 
 
-def _table(table: Table | ClassTable, section: str) -> dict[str, Any]:
+def _table(table: MeasureTable | ClassTable, section: str) -> dict[str, Any]:
     return {
         "anchor": f"{section}-{table.name}",
         "table": table,

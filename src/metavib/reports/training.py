@@ -1,12 +1,10 @@
 """Losses, validation and learning rate through training: all runs in one picture, and each by itself."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
-from metavib.reports.figure import COLOURS, Figure, Missing, drawing
-from metavib.reports.records import RunRecord
+from metavib.reports.figure import COLOURS, Figure, Missing, drawing, legend_below
+from metavib.runs.records import RunRecord
 
 NAME, TITLE = "training", "Training"
 RUNS_BY_THEMSELVES = 24  # more would make a page of curves that nobody looks at
@@ -17,8 +15,11 @@ def training(runs: Sequence[RunRecord]) -> list[Figure | Missing]:
     logged = [run for run in runs if run.log]
     if not logged:
         return [Missing(NAME, TITLE, "No run has a log (metrics.jsonl): train again to get one.")]
-    quantities = _quantities(logged)
-    colours = _colours(logged)
+    terms = list(dict.fromkeys(name for run in logged for name in _terms(run)))
+    known = [*terms, "validation_accuracy", "validation_loss", "learning_rate"]
+    quantities = [name for name in known if any(name in record for run in logged for record in run.log)]
+    titles = list(dict.fromkeys(run.title for run in logged))
+    colours = {title: COLOURS[number % len(COLOURS)] for number, title in enumerate(titles)}
 
     def overlaid(canvas: Any) -> None:
         columns = min(len(quantities), 3)
@@ -36,7 +37,7 @@ def training(runs: Sequence[RunRecord]) -> list[Figure | Missing]:
                 axes.set_yscale("log")  # the first steps of a loss would hide all others
             axes.set_title(quantity.replace("_", " "), fontsize=9)
             axes.set_xlabel("step")
-        panels.flat[0].legend(fontsize=8)
+        legend_below(canvas, max(panels.flat, key=lambda axes: len(axes.get_legend_handles_labels()[1])))
 
     rows = [
         (run.title, run.target, run.experiment.seed, step, quantity, value)
@@ -45,7 +46,7 @@ def training(runs: Sequence[RunRecord]) -> list[Figure | Missing]:
         for step, value in zip(*_points(run, quantity), strict=True)
     ]
     header = ("run", "unseen", "seed", "step", "quantity", "value")
-    height = 2.5 * -(-len(quantities) // min(len(quantities), 3))
+    height = 2.5 * -(-len(quantities) // min(len(quantities), 3)) + 0.3
     whole = Figure(
         NAME,
         TITLE,
@@ -80,7 +81,7 @@ def training(runs: Sequence[RunRecord]) -> list[Figure | Missing]:
             axes.tick_params(labelsize=7)
             validation.tick_params(labelsize=7)
         if fullest is not None:
-            fullest.legend(fontsize=7)
+            legend_below(canvas, fullest)
 
     left_out = f" The first {len(shown)} of {len(logged)} runs." if len(shown) < len(logged) else ""
     each = Figure(
@@ -89,7 +90,7 @@ def training(runs: Sequence[RunRecord]) -> list[Figure | Missing]:
         "The terms of the objective (lines, left axis) and the accuracy on source validation (dashed, "
         f"right axis) of every run.{left_out}",
         f"Small line charts, one for each of {len(shown)} runs.",
-        drawing("training-of-each-run", by_themselves, width=8.0, height=1.9 * -(-len(shown) // 4) + 0.4),
+        drawing("training-of-each-run", by_themselves, width=8.0, height=1.9 * -(-len(shown) // 4) + 0.7),
         header,
         tuple(row for row in rows if row[:3] in {(r.title, r.target, r.experiment.seed) for r in shown}),
     )
@@ -101,17 +102,6 @@ def _terms(run: RunRecord) -> list[str]:
     return list(dict.fromkeys(name for record in run.log for name in record if name not in others))
 
 
-def _quantities(runs: Sequence[RunRecord]) -> list[str]:
-    terms = list(dict.fromkeys(name for run in runs for name in _terms(run)))
-    found = [*terms, "validation_accuracy", "validation_loss", "learning_rate"]
-    return [name for name in found if any(name in record for run in runs for record in run.log)]
-
-
 def _points(run: RunRecord, quantity: str) -> tuple[list[int], list[float]]:
     records = [record for record in run.log if record.get(quantity) is not None]
     return [record["step"] for record in records], [record[quantity] for record in records]
-
-
-def _colours(runs: Sequence[RunRecord]) -> dict[str, str]:
-    titles = list(dict.fromkeys(run.title for run in runs))
-    return {title: COLOURS[number % len(COLOURS)] for number, title in enumerate(titles)}

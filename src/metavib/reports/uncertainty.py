@@ -4,20 +4,19 @@ All on the unseen domain, method against method, as they are and after temperatu
 the source validation images of each run (Guo et al., ICML 2017).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from metavib import metrics
-from metavib.functional.predictive import entropy
-from metavib.reports.figure import COLOURS, FAINT, INK, MARKERS, Figure, Missing, drawing
-from metavib.reports.judged import Answers, Judged, calibrated
+from metavib.models.measures import MEASURES
+from metavib.models.metrics import expected_calibration_error, negative_log_likelihood, scored
+from metavib.models.selective import RiskCurve, risk_curve
+from metavib.nn.functional.predictive import entropy
+from metavib.reports.figure import COLOURS, FAINT, INK, MARKERS, Figure, Missing, drawing, legend_below
+from metavib.reports.judged import Judged, ModelAnswers, calibrated
 
 BINS = 15
 
@@ -27,18 +26,18 @@ class Pooled:
     """The answers of all runs of one method, on all their unseen domains together."""
 
     title: str
-    answers: Answers
-    tempered: Answers | None  # None where a run has no validation images
+    answers: ModelAnswers
+    tempered: ModelAnswers | None  # None where a run has no validation images
     temperatures: tuple[float, ...]
 
 
 def uncertainty(judged: Sequence[Judged]) -> list[Figure | Missing]:
     """Reliability, risk and coverage, the parts of entropy, and all numbers as a figure of their own."""
-    pooled = pool(judged)
+    pooled = pooled_by_method(judged)
     return [_reliability(pooled), _risk_and_coverage(pooled), _parts_of_entropy(pooled), _numbers(pooled)]
 
 
-def pool(judged: Sequence[Judged]) -> list[Pooled]:
+def pooled_by_method(judged: Sequence[Judged]) -> list[Pooled]:
     """Method by method."""
     found = []
     for title in dict.fromkeys(one.run.title for one in judged):
@@ -52,34 +51,24 @@ def pool(judged: Sequence[Judged]) -> list[Pooled]:
     return found
 
 
-def fitted_temperature(answers: Answers) -> float:
+def fitted_temperature(answers: ModelAnswers) -> float:
     """The temperature that makes the labels most likely, between 1/20 and 20."""
     from scipy.optimize import minimize_scalar
 
     def loss(log_temperature: float) -> float:
         softened = calibrated(answers, math.exp(log_temperature))
-        return metrics.negative_log_likelihood(softened.probabilities.double(), answers.labels).item()
+        return negative_log_likelihood(scored(softened.probabilities.double(), answers.labels)).item()
 
     return math.exp(minimize_scalar(loss, bounds=(-3.0, 3.0), method="bounded").x)
 
 
-def risk_at_coverage(answers: Answers) -> tuple[Tensor, Tensor]:
-    """If only the surest share of images is answered (coverage), the share of wrong ones among them
-    (risk)."""
-    surest_first = answers.probabilities.max(dim=1).values.argsort(descending=True, stable=True)
-    wrong = (~answers.right[surest_first]).double()
-    answered = torch.arange(1, len(wrong) + 1, dtype=torch.float64)
-    return answered / len(wrong), wrong.cumsum(0) / answered
+def risks_of(answers: ModelAnswers) -> RiskCurve:
+    """Risk against coverage, by the probability of the answer."""
+    return risk_curve(answers.probabilities.max(dim=1).values, answers.right)
 
 
-def area_under_risk(answers: Answers) -> float:
-    """AURC: the mean risk over all coverages (Geifman et al., ICLR 2019). Lower is better."""
-    return risk_at_coverage(answers)[1].mean().item()
-
-
-def detection_of_errors(answers: Answers) -> float | None:
-    """AUROC of the entropy as a sign of a wrong answer: 1/2 is a coin, 1 is perfect. None where all are
-    alike."""
+def detection_of_errors(answers: ModelAnswers) -> float | None:
+    """AUROC of the entropy as a sign of a wrong answer: 1/2 is a coin, 1 perfect. None where all are alike."""
     from sklearn.metrics import roc_auc_score
 
     wrong = (~answers.right).numpy()
@@ -88,10 +77,10 @@ def detection_of_errors(answers: Answers) -> float | None:
     return float(roc_auc_score(wrong, entropy(answers.probabilities).numpy()))
 
 
-def _joined(parts: Sequence[Answers]) -> Answers:
+def _joined(parts: Sequence[ModelAnswers]) -> ModelAnswers:
     """One after another. Draws of classifiers are joined where all have as many."""
     draws = min(len(part.by_classifier) for part in parts)
-    return Answers(
+    return ModelAnswers(
         torch.cat([part.labels for part in parts]),
         torch.empty(0),  # features of different models have nothing in common
         torch.cat([part.probabilities for part in parts]),
@@ -134,13 +123,12 @@ def _reliability(pooled: Sequence[Pooled]) -> Figure:
                     linewidth=1.2,
                     label=kind,
                 )
-            error = (
-                100 * metrics.expected_calibration_error(one.answers.probabilities, one.answers.labels).item()
-            )
+            scores = scored(one.answers.probabilities, one.answers.labels)
+            error = 100 * expected_calibration_error(scores).item()
             axes.set_title(f"{one.title}: ECE {error:.1f} %", fontsize=9)
             axes.set_xlabel("confidence")
         panels[0].set_ylabel("accuracy")
-        panels[0].legend(fontsize=8)
+        legend_below(canvas, panels[0])
 
     return Figure(
         "reliability",
@@ -149,33 +137,32 @@ def _reliability(pooled: Sequence[Pooled]) -> Figure:
         "confidence is honest; below it the method is too sure. All unseen domains of a method are "
         "taken together. Solid: as it is; dotted: after temperature scaling on source validation.",
         "Reliability diagrams on the unseen domain for " + ", ".join(one.title for one in pooled) + ".",
-        drawing("reliability", draw, width=max(2.2 * len(pooled), 4.0), height=2.8),
+        drawing("reliability", draw, width=max(2.2 * len(pooled), 4.0), height=3.0),
         ("method", "kind", "bin", "images", "confidence", "accuracy"),
         tuple(rows),
     )
 
 
 def _risk_and_coverage(pooled: Sequence[Pooled]) -> Figure:
-    curves = {one.title: risk_at_coverage(one.answers) for one in pooled}
+    curves = {one.title: risks_of(one.answers) for one in pooled}
 
     def draw(canvas: Any) -> None:
         axes = canvas.subplots()
-        for number, (title, (coverage, risk)) in enumerate(curves.items()):
-            area = area_under_risk(pooled[number].answers)
+        for number, (title, curve) in enumerate(curves.items()):
             axes.plot(
-                coverage.numpy(),
-                100 * risk.numpy(),
+                curve.coverage.numpy(),
+                100 * curve.risk.numpy(),
                 color=COLOURS[number % 8],
                 linewidth=1.4,
-                label=f"{title}: AURC {100 * area:.2f} %",
+                label=f"{title}: AURC {100 * curve.risk.mean():.2f} %",
             )
         axes.set_xlabel("coverage: share of images answered, the surest first")
         axes.set_ylabel("risk: wrong among them, %")
         axes.set_ylim(bottom=0)
-        axes.legend(fontsize=8)
+        legend_below(canvas, axes, columns=2)
 
     rows = []
-    for title, (coverage, risk) in curves.items():
+    for title, (coverage, risk, _) in curves.items():
         every = max(len(coverage) // 200, 1)
         points = zip(coverage[every - 1 :: every].tolist(), risk[every - 1 :: every].tolist(), strict=True)
         rows += [(title, *point) for point in points]
@@ -185,7 +172,7 @@ def _risk_and_coverage(pooled: Sequence[Pooled]) -> Figure:
         "If the method may decline to answer what it is least sure of, how many of its answers are "
         "wrong? A curve that stays low for long knows its errors. AURC is the mean height.",
         "Risk-coverage curves on the unseen domain for " + ", ".join(curves) + ".",
-        drawing("risk-coverage", draw, width=5.5, height=3.4),
+        drawing("risk-coverage", draw, width=5.5, height=3.4 + 0.2 * -(-len(curves) // 2)),
         ("method", "coverage", "risk"),
         tuple(rows),
     )
@@ -215,7 +202,7 @@ def _parts_of_entropy(pooled: Sequence[Pooled]) -> Figure:
         )
         axes.set_xticks(list(places), [f"{row[0]}\n{row[1]}" for row in rows])
         axes.set_ylabel("mean entropy, nats")
-        axes.legend(fontsize=8)
+        legend_below(canvas, axes)
 
     return Figure(
         "entropy",
@@ -240,12 +227,10 @@ def _numbers(pooled: Sequence[Pooled]) -> Figure:
             if answers is None:
                 continue
             given = replace(answers, probabilities=answers.probabilities.double())
+            scores = scored(given.probabilities, given.labels)
             measured = [
-                metrics.accuracy(given.probabilities, given.labels).item(),
-                metrics.expected_calibration_error(given.probabilities, given.labels).item(),
-                metrics.negative_log_likelihood(given.probabilities, given.labels).item(),
-                metrics.brier_score(given.probabilities, given.labels).item(),
-                area_under_risk(given),
+                *(MEASURES[name].compute(scores).item() for name in ("accuracy", "ece", "nll", "brier")),
+                risks_of(given).risk.mean().item(),
                 detection_of_errors(given),
             ]
             rows.append((one.title, kind, *measured))

@@ -1,17 +1,15 @@
 """Models on the Hugging Face hub, through `huggingface_hub` where it is installed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from metavib.errors import UserError
+from metavib.core.errors import UserError, require_installed
 
 FILES = ("config.json", "model.safetensors", "README.md")  # nothing else is fetched or sent
 
 
-def fetched(name: str, **options: Any) -> Path:
+def downloaded(name: str, **options: Any) -> Path:
     """The folder that a model of the hub was copied to."""
     hub = _hub(f"there is no folder {name}, and to look for it on the hub")
     try:
@@ -38,10 +36,9 @@ def pushed(folder: Path, repo: str, *, private: bool, token: str | None) -> str:
 
 
 def _hub(wish: str) -> ModuleType:
-    try:
-        import huggingface_hub
-    except ModuleNotFoundError as error:
-        raise UserError(f"{wish} takes huggingface_hub: pip install 'metavib[hub]'.") from error
+    require_installed("huggingface_hub", f"{wish} takes huggingface_hub: pip install 'metavib[hub]'.")
+    import huggingface_hub
+
     return huggingface_hub
 
 

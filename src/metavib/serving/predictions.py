@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from metavib.errors import UserError
+from metavib.core.errors import UserError
 
 NOT_FINITE = "the model's answer is not finite: its weights are too large for this image"
 
 
 class NotFiniteError(UserError):
-    """The model computed numbers that are no answer."""
+    """The model computed numbers that are not an answer."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,13 @@ class Prediction:
     unsure: bool | None  # more entropy than the coverage allows; None where the model has no thresholds
     classifiers: tuple[tuple[float, ...], ...]  # probabilities under each drawn classifier, where any is
     distances: dict[str, float]  # to the mean feature of each source class; 1 is usual for one's own class
+    foreign: bool | None = None  # far from every class; None where the model cannot tell
+    labels: tuple[str, ...] | None = None  # the set that holds the right label, where sets were asked for
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """The same for a batch: a row an image. Nothing is done for each image until somebody asks for it."""
+    """The predictions of a batch in columns, one row each. No Python runs for an image until it is asked for."""
 
     classes: tuple[str, ...]
     probabilities: np.ndarray  # [images, classes]
@@ -42,6 +44,10 @@ class Predictions:
     unsure: np.ndarray | None  # where the model has thresholds
     distances: np.ndarray | None  # [images, classes], where the model has class means
     classifiers: np.ndarray | None = None  # [images, draws, classes], where they were asked for
+    foreign: np.ndarray | None = None  # [images], where the model was calibrated across domains
+    sets: np.ndarray | None = None  # [images, classes]: the labels of each set, where sets were asked for
+    from_sources: np.ndarray | None = None  # [images]: how far from every class, where `foreign` is known
+    nearest: np.ndarray | None = None  # [images, few]: numbers of examples that the model keeps, -1 for none
 
     def __len__(self) -> int:
         return len(self.probabilities)
@@ -60,18 +66,18 @@ class Predictions:
 
     def part(self, rows: slice) -> Predictions:
         """Some of the images."""
-        unsure, distances, drawn = (
-            None if values is None else values[rows]
-            for values in (self.unsure, self.distances, self.classifiers)
-        )
         return Predictions(
             self.classes,
             self.probabilities[rows],
             self.entropy[rows],
             self.model_entropy[rows],
-            unsure,
-            distances,
-            drawn,
+            None if self.unsure is None else self.unsure[rows],
+            None if self.distances is None else self.distances[rows],
+            None if self.classifiers is None else self.classifiers[rows],
+            None if self.foreign is None else self.foreign[rows],
+            None if self.sets is None else self.sets[rows],
+            None if self.from_sources is None else self.from_sources[rows],
+            None if self.nearest is None else self.nearest[rows],
         )
 
     def __iter__(self) -> Iterator[Prediction]:
@@ -85,9 +91,11 @@ class Predictions:
             itertools.repeat(None) if self.unsure is None else self.unsure.tolist(),
             itertools.repeat(()) if self.distances is None else self.distances.tolist(),
             itertools.repeat(()) if self.classifiers is None else self.classifiers.tolist(),
+            itertools.repeat(None) if self.foreign is None else self.foreign.tolist(),
+            itertools.repeat(None) if self.sets is None else self.sets.tolist(),
             strict=False,
         )
-        for index, of_classes, nats, model_nats, unsure, of_means, drawn in rows:
+        for index, of_classes, nats, model_nats, unsure, of_means, drawn, foreign, held in rows:
             yield Prediction(
                 label=self.classes[index],
                 probability=of_classes[index],
@@ -97,4 +105,6 @@ class Predictions:
                 unsure=unsure,
                 classifiers=tuple(map(tuple, drawn)),
                 distances=dict(zip(self.classes, of_means, strict=False)),
+                foreign=foreign,
+                labels=None if held is None else tuple(itertools.compress(self.classes, held)),
             )

@@ -7,6 +7,7 @@ import itertools
 import tempfile
 import threading
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -14,23 +15,34 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metavib import atomic, untrusted
 from metavib.algorithms.base import Algorithm
-from metavib.calibration import COVERAGE, check_coverage
-from metavib.data.images import decode_within, read
-from metavib.data.pixel_range import PixelRange
+from metavib.core import atomic, untrusted
+from metavib.core.device import resolve_device, widest_float
+from metavib.core.errors import UserError, unknown_name
+from metavib.core.terminal import say
+from metavib.data.decoding.images import decode_within, image_bytes
+from metavib.data.decoding.pixel_range import PixelRange
 from metavib.data.transforms import with_channels
-from metavib.device import resolve_device, widest_float
-from metavib.errors import UserError, unknown_name
-from metavib.evaluate import shared_noise
-from metavib.functional.predictive import Predictive, entropy
-from metavib.model import ModelDescription, load_model, model_folder, places_of, preprocessing_of, save_model
-from metavib.serving.hub import fetched, pushed
+from metavib.models.calibration import COVERAGE, check_coverage
+from metavib.models.directory import (
+    ModelDescription,
+    load_model,
+    model_folder,
+    places_of,
+    preprocessing_of,
+    save_model,
+)
+from metavib.models.examples import Examples
+from metavib.models.measuring import shared_noise
+from metavib.nn.functional.predictive import entropy
+from metavib.nn.own_network import Given, own_network
+from metavib.serving.assurance import Assured, assurance_of
+from metavib.serving.hub import downloaded, pushed
 from metavib.serving.pixels import decode_given, one_by_one
 from metavib.serving.predictions import Prediction, Predictions
-from metavib.terminal import say
 
 BATCH = 64
+NEAREST = 3  # examples beside an answer
 MODES = ("steady", "mean", "sampled")  # the first is the default
 
 Mode = Literal["steady", "mean", "sampled"]
@@ -56,17 +68,21 @@ class Predictor:
         seed: int = 0,
         mode: str = MODES[0],
         coverage: float = COVERAGE,
+        max_error: float | None = None,
+        sets: float | None = None,
     ) -> None:
         if mode not in MODES:
             raise unknown_name("mode", mode, MODES)
         check_coverage(coverage)
         self.algorithm, self.description, self.device = algorithm, description, device
+        self.examples: Examples | None = None  # training images to compare with, where somebody wants to
         self.card = ""  # README.md of the model directory, where there is one
         self.preprocessing = preprocessing_of(algorithm.backbone)
         self.mode, self.coverage = cast(Mode, mode), coverage
         self.noise = None if mode == "mean" else shared_noise(algorithm, seed, device)
         calibration = description.calibration
-        self.threshold = calibration.threshold(mode, coverage) if calibration else None
+        self.assurance = assurance_of(description, device, coverage, max_error, sets)
+        self.threshold = calibration.threshold(mode, coverage) if calibration and not self.assurance else None
         self.checked_on = (
             calibration.images if calibration else None
         )  # validation images behind the threshold
@@ -83,6 +99,9 @@ class Predictor:
         seed: int = 0,
         mode: str = MODES[0],
         coverage: float = COVERAGE,
+        max_error: float | None = None,
+        sets: float | None = None,
+        backbone: Given | None = None,
         **hub: Any,
     ) -> Predictor:
         """The predictor of a model directory, or of a model on the Hugging Face hub (`organisation/name`).
@@ -90,12 +109,13 @@ class Predictor:
         `hub` goes to `huggingface_hub.snapshot_download`: revision, token, cache_dir. Only `config.json`,
         `model.safetensors` and the card are fetched.
         """
-        folder = Path(name) if Path(name).is_dir() else fetched(str(name), **hub)
-        return load(folder, device=device, seed=seed, mode=mode, coverage=coverage)
+        folder = Path(name) if Path(name).is_dir() else downloaded(str(name), **hub)
+        asked: dict[str, Any] = {"coverage": coverage, "max_error": max_error, "sets": sets}
+        return load(folder, device=device, seed=seed, mode=mode, backbone=backbone, **asked)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the model directory: `config.json`, `model.safetensors`, and the card where there is one."""
-        save_model(Path(folder), self.algorithm, self.description)
+        save_model(Path(folder), self.algorithm, replace(self.description, examples=None))
         if self.card:
             atomic.write_text(Path(folder) / "README.md", self.card)
 
@@ -122,21 +142,26 @@ class Predictor:
 
     def open(self, path: str | Path) -> np.ndarray:
         """The pixels of an image file as the model takes them: uint8 [channels, size, size]."""
-        return self.decode(read(Path(path), str(path)), str(path))
+        return self.decode(image_bytes(Path(path), str(path)), str(path))
 
     def decode(self, content: bytes, name: str) -> np.ndarray:
-        """The same from the bytes of a file; `UserError` says by this name what is wrong with them."""
-        pixels, clipped = decode_within(content, name, self.preprocessing.size, self.pixel_range)
+        """The pixels of an image file, from its bytes; `UserError` names the file by `name`."""
+        wanted = self.preprocessing
+        pixels, clipped = decode_within(
+            content, name, wanted.size, self.pixel_range, wanted.interpolation, grey=wanted.channels == 1
+        )
         self._count(clipped)
         return with_channels(pixels[None], self.preprocessing.channels)[0]
 
     def pixels(self, image: Any) -> np.ndarray:
-        """The same of a Pillow image, an array or a tensor of any size, or of a path."""
+        """The pixels of a Pillow image, an array or a tensor of any size, or of the file at a path."""
         if isinstance(image, str | Path):
             return self.open(image)
         if isinstance(image, np.ndarray) and (ready := self.ready(image[None])) is not None:
             return ready[0]
-        pixels, clipped = decode_given(image, self.preprocessing.size, self.pixel_range)
+        pixels, clipped = decode_given(
+            image, self.preprocessing.size, self.pixel_range, self.preprocessing.interpolation
+        )
         self._count(clipped)
         return with_channels(pixels[None], self.preprocessing.channels)[0]
 
@@ -180,18 +205,26 @@ class Predictor:
 
     @torch.no_grad()
     def classify(self, pixels: np.ndarray, classifiers: bool = True) -> Predictions:
-        """The same in columns, of uint8 [images, channels, size, size] with the model's own channels and size.
+        """Predictions in columns, for uint8 [images, channels, size, size] with the model's own channels and size.
 
         They are as the model gives them: whoever hands them on asks whether they are `finite`.
         """
         batch = self.preprocessing(torch.from_numpy(np.ascontiguousarray(pixels)).to(self.device))
         embedded = self.algorithm.embed(batch)
-        drawn = self.algorithm.predictive(embedded, self.noise)
         at_mean = None
         if self.mode == "steady" and self.noise is not None:
-            at_mean = self.algorithm.predictive(embedded, None).probabilities()
+            by_classifier, at_mean = self.algorithm.drawn_and_mean(embedded, self.noise)
+        else:
+            by_classifier = self.algorithm.predictive(embedded, self.noise).by_classifier()
         wanted = classifiers and self.noise is not None
-        return self._predictions(drawn, at_mean, self._distances(embedded), wanted)
+        return self._predictions(by_classifier, at_mean, embedded, wanted, batch)
+
+    @torch.no_grad()
+    def feature_width(self) -> int:
+        """How many features the method's head sees of an image."""
+        wanted = self.preprocessing
+        blank = torch.zeros(1, wanted.channels, wanted.size, wanted.size, dtype=torch.uint8)
+        return self.algorithm.embed(wanted(blank.to(self.device))).shape[1]
 
     def _stacked(self, images: list[np.ndarray]) -> np.ndarray:
         size = self.preprocessing.size
@@ -214,25 +247,46 @@ class Predictor:
         )
 
     def _predictions(
-        self, drawn: Predictive, at_mean: Tensor | None, distances: Tensor | None, classifiers: bool
+        self,
+        by_classifier: Tensor,
+        at_mean: Tensor | None,
+        embedded: Tensor,
+        classifiers: bool,
+        images: Tensor,
     ) -> Predictions:
         """`at_mean` are the probabilities of the answer, where they are not those of the draws."""
-        by_classifier = drawn.by_classifier()  # once, and all else from it: the draws are the larger part
         of_draws = by_classifier.mean(dim=0)
         of_model = (entropy(of_draws) - entropy(by_classifier).mean(dim=0)).clamp_min(0.0)
         probabilities = of_draws if at_mean is None else at_mean
+        distances, assured = self._distances(embedded), None
+        if self.assurance is not None:
+            assured = self.assurance(probabilities, by_classifier, embedded, images)
+            probabilities, by_classifier = assured.probabilities, assured.by_classifier
         total = entropy(probabilities)
         of_model = torch.minimum(of_model, total)  # a part of it, also where the mean is surer than the draws
         nats = total.cpu().double().numpy()  # compared in Python's precision
+        nearest = None
+        if self.examples is not None:
+            labels = probabilities.argmax(dim=1).cpu()
+            nearest = self.examples.nearest(embedded.cpu(), labels, NEAREST).numpy()
         return Predictions(
             classes=self.classes,
             probabilities=probabilities.cpu().numpy(),
             entropy=nats,
             model_entropy=of_model.cpu().numpy(),
-            unsure=None if self.threshold is None else nats > self.threshold,
+            unsure=self._unsure(assured, nats),
             distances=None if distances is None else distances.cpu().numpy(),
             classifiers=by_classifier.transpose(0, 1).cpu().numpy() if classifiers else None,
+            foreign=None if assured is None else assured.foreign.cpu().numpy(),
+            sets=None if assured is None or assured.in_set is None else assured.in_set.cpu().numpy(),
+            from_sources=None if assured is None else assured.distance.cpu().numpy(),
+            nearest=nearest,
         )
+
+    def _unsure(self, assured: Assured | None, nats: np.ndarray) -> np.ndarray | None:
+        if assured is not None:
+            return assured.unsure.cpu().numpy()
+        return None if self.threshold is None else nats > self.threshold
 
 
 def load(
@@ -242,17 +296,24 @@ def load(
     seed: int = 0,
     mode: str = MODES[0],
     coverage: float = COVERAGE,
+    max_error: float | None = None,
+    sets: float | None = None,
+    backbone: Given | None = None,
 ) -> Predictor:
     """The predictor of a model directory, or of the run directory around it.
 
-    `coverage` is the share of source validation images that count as sure; the others would have been `unsure`.
+    A model of a network of your own has no code in it: `backbone` is that network again, a module, a function that
+    makes one, or its name `module:function`. `coverage` is the share of images that count as sure; the others are
+    `unsure`. It is meant of a new domain where the model was calibrated across domains, of source validation
+    images otherwise. Such a model also takes `max_error`, the share of answers that may be wrong, instead of it,
+    and `sets`, the share of right labels that sets of labels hold.
     """
     if not Path(path).is_dir():
         raise UserError(f"there is no model directory {path}.")
     where = resolve_device(device)
     folder = model_folder(Path(path))
-    algorithm, description = load_model(Path(path), where)
-    predictor = Predictor(algorithm, description, where, seed, mode, coverage)
+    algorithm, description = load_model(Path(path), where, own_network(backbone))
+    predictor = Predictor(algorithm, description, where, seed, mode, coverage, max_error, sets)
     predictor.card = _card_of(folder / "README.md", Path(path))
     return predictor
 

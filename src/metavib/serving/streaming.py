@@ -1,7 +1,5 @@
 """Answers for any number of image files: decoded ahead by threads while the model computes, in bounded memory."""
 
-from __future__ import annotations
-
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -11,14 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from metavib.data.images import BadImage
+from metavib.data.decoding.images import BadImage
 from metavib.serving.predictions import Prediction
 from metavib.serving.predictor import BATCH, Predictor
 
 _AHEAD = 4 * BATCH  # files that are decoded, or being decoded, and not answered yet; bounds the memory
 
 
-class Answer(NamedTuple):
+class FileAnswer(NamedTuple):
     """One file: what the model says of it, or why it could not be read."""
 
     name: str
@@ -26,7 +24,7 @@ class Answer(NamedTuple):
     problem: str = ""
 
 
-def answers(predictor: Predictor, names: Iterable[str]) -> Iterator[Answer]:
+def answers(predictor: Predictor, names: Iterable[str]) -> Iterator[FileAnswer]:
     """One for each file, in the order of the files.
 
     Batches are cut by the order of the names alone, so that the same names give the same bits each time.
@@ -53,10 +51,10 @@ def answers(predictor: Predictor, names: Iterable[str]) -> Iterator[Answer]:
         pool.shutdown(cancel_futures=True)  # whoever asked may be gone
 
 
-def _answered(predictor: Predictor, batch: list[tuple[str, np.ndarray | BadImage]]) -> Iterator[Answer]:
+def _answered(predictor: Predictor, batch: list[tuple[str, np.ndarray | BadImage]]) -> Iterator[FileAnswer]:
     found = iter(predictor.predict(image for _, image in batch if not isinstance(image, BadImage)))
     for name, image in batch:
         if isinstance(image, BadImage):
-            yield Answer(name, None, str(image))
+            yield FileAnswer(name, None, str(image))
         else:
-            yield Answer(name, next(found))
+            yield FileAnswer(name, next(found))

@@ -1,0 +1,132 @@
+"""Train the cells of a plan one after another and keep a record: to choose a recipe, then to measure it.
+
+    python experiments/recipe_rounds.py PLAN.json OUT.json --runs FOLDER [--device cuda] [--only ROUND]
+
+A plan is a list of rounds. A round names a dataset, its tasks, its seeds, settings that variants share, and the
+variants: an algorithm, a preset, an average, a backbone, further settings. A task is a domain that is left out and
+measured, and domains that play no part. Where a recipe is chosen, the target plays no part and a source is left
+out; where it is measured, nothing is missing.
+
+OUT.json is written after each cell, and a cell that it has is not trained again, so that a plan can be stopped at
+any time. Each variant is compared with the first one of its round by a paired t-test over tasks and seeds.
+
+`recipe_rounds_choose.json` is how `--preset best` was chosen, `recipe_rounds_digits.json` measures it on digits,
+and `recipe_rounds_gpu.json` is what is left for a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import shlex
+import statistics
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from scipy import stats
+
+from metavib.core import atomic
+from metavib.core.terminal import say
+from metavib.models.results import Results
+from metavib.runs.one_run import ExecutionContext, run_experiment
+from metavib.training.experiment import Experiment, experiment_from, shared_out
+
+MEASURES = ("accuracy", "class_averaged_accuracy", "ece", "nll", "brier", "augrc")
+OF_EXPERIMENT = ("algorithm", "preset", "backbone", "weights", "protocol")
+
+
+def cells_of(one: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], Experiment]]:
+    """What names each cell of a round, and its experiment. A round that is stopped has whole seeds."""
+    for seed, task, (name, variant) in itertools.product(one["seeds"], one["tasks"], one["variants"].items()):
+        given = dict(one.get("shared", {})) | variant
+        values = {key: given.pop(key) for key in OF_EXPERIMENT if key in given}
+        values |= {"dataset": one["dataset"], "target": task["target"], "seed": seed}
+        values["without"] = task.get("without", [])
+        algorithms = [one.get("shared", {}).get("algorithm", "metavib"), *_algorithms(one)]
+        settings = shared_out(given, values.get("algorithm", "metavib"), algorithms)
+        named = {"round": one["round"], "variant": name, "target": task["target"], "seed": seed}
+        yield named, experiment_from(values, settings)
+
+
+def _algorithms(one: Mapping[str, Any]) -> list[str]:
+    return [own["algorithm"] for own in one["variants"].values() if "algorithm" in own]
+
+
+def kept_of(results: Results) -> dict[str, Any]:
+    """What the record keeps of a finished cell."""
+    assert results.unseen is not None
+    found = {name: results.unseen.mean(name) for name in MEASURES}
+    validation = results.source_validation
+    found["source_validation"] = None if validation is None else validation.mean("accuracy")
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def compared(cells: list[dict[str, Any]]) -> dict[str, Any]:
+    """Means of each variant of a round, and how sure its difference from the first one is."""
+    by_variant: dict[str, dict[tuple[str, int], float]] = {}
+    for cell in cells:
+        by_variant.setdefault(cell["variant"], {})[cell["target"], cell["seed"]] = cell["accuracy"]
+    (first, of_first), *_ = by_variant.items()
+    found = {}
+    for name, own in by_variant.items():
+        common = sorted(own.keys() & of_first.keys())
+        found[name] = {"accuracy": statistics.mean(own.values()), "cells": len(own)}
+        if eces := [cell["ece"] for cell in cells if cell["variant"] == name and "ece" in cell]:
+            found[name]["ece"] = statistics.mean(eces)
+        if name != first and len(common) > 1:
+            found[name]["ahead"] = statistics.mean(own[key] - of_first[key] for key in common)
+            mine, others = [own[key] for key in common], [of_first[key] for key in common]
+            if mine != others:  # where nothing differs there is nothing to test
+                found[name]["p"] = float(stats.ttest_rel(mine, others).pvalue)
+    return found
+
+
+def main() -> None:
+    """Train what the record lacks, and write it after each cell."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--runs", type=Path, required=True, help="where the run directories go")
+    parser.add_argument("--data", type=Path, help="the folder of datasets; METAVIB_DATA otherwise")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--only", action="append", help="only rounds of this name")
+    arguments = parser.parse_args()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    record: dict[str, Any] = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
+    called = ["python", "experiments/recipe_rounds.py", str(arguments.plan), str(arguments.out)]
+    record.setdefault("command", shlex.join([*called, "--runs", "runs"]))
+    cells: list[dict[str, Any]] = record.setdefault("cells", [])
+    context = ExecutionContext(
+        torch.device(arguments.device),
+        data_root=arguments.data,
+        checkpoint_seconds=300.0,
+        threads=arguments.threads,
+    )
+    for one in json.loads(arguments.plan.read_text()):
+        if arguments.only and one["round"] not in arguments.only:
+            continue
+        for named, experiment in cells_of(one):
+            identity = experiment.identity()
+            if any(cell["experiment"] == identity and cell["round"] == one["round"] for cell in cells):
+                continue
+            results = run_experiment(experiment, arguments.runs / identity, context)
+            assert results is not None
+            cells.append(named | {"experiment": identity} | kept_of(results))
+            own = [cell for cell in cells if cell["round"] == one["round"]]
+            record.setdefault("rounds", {})[one["round"]] = {
+                "plan": one,
+                "compared": compared(own),
+            }
+            atomic.write_json(arguments.out, record)
+            say(
+                f"{named['variant']:40} {named['target']:10} {named['seed']} {100 * cells[-1]['accuracy']:.2f}"
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""The one error that users see as a single line: what is wrong, and what to do."""
+
+import importlib
+from collections.abc import Collection, Iterable
+from typing import Any
+
+
+class UserError(ValueError):
+    """Something that the user can fix. The command line prints it as one line and exits with status 2."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
+    """The error for a name that is not among the known ones; it suggests the nearest and lists all."""
+    import difflib  # which nobody needs who makes no mistake
+
+    choices = sorted(known)
+    nearest = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
+    suggestion = f"; did you mean {nearest[0]!r}?" if nearest else "."
+    return UserError(f"unknown {kind} {name!r}{suggestion} Known: {', '.join(choices)}")
+
+
+def require_known(kind: str, name: object, known: Collection[Any]) -> None:
+    """Refuse a name that is not among the known ones."""
+    if name not in known:
+        raise unknown_name(kind, str(name), known)
+
+
+def require_installed(module: str, otherwise: str) -> None:
+    """Refuse to go on without a package that is not always there; `otherwise` says what needs it, and its name."""
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise UserError(otherwise) from error

@@ -1,0 +1,1 @@
+"""Image files decoded within bounds of time and memory, at 8 bits and more."""

@@ -1,0 +1,1 @@
+"""Published datasets brought onto this machine: downloaded, checked, unpacked, whole or absent."""

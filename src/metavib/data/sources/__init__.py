@@ -1,0 +1,1 @@
+"""Where images come from: folders, manifests and the datasets known by name."""

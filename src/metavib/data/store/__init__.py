@@ -1,0 +1,1 @@
+"""Pixels of a run: in memory, on a device, or in a file that is read ahead."""

@@ -1,0 +1,1 @@
+"""How users call metavib: the command line, scikit-learn, Python, DomainBed."""

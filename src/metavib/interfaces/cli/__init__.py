@@ -1,0 +1,1 @@
+"""The command line: `commands` has a file for each command, the other modules what commands share."""

@@ -1,0 +1,1 @@
+"""`metavib predict`: which files are asked about, and how the answers are written."""

@@ -1,0 +1,1 @@
+"""The paper's tables: its numbers, and the same tables measured."""

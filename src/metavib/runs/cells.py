@@ -1,0 +1,55 @@
+"""A run of a grid, and which runs of a grid may be stacked: those that share algorithm, network and shapes."""
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from metavib.algorithms import algorithm_named
+from metavib.training.experiment import Experiment
+
+# What may differ between the runs of a stack: numbers that a step reads, and what each run has for itself.
+FREE_TRAINING = (
+    "learning_rate",
+    "backbone_rate",
+    "initialisation",
+    "schedule",
+    "warmup",
+    "clip_norm",
+    "validation_share",
+    "patience",
+    "selection",
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A run of a grid, and its directory."""
+
+    experiment: Experiment
+    out: Path
+
+
+def stack_key(experiment: Experiment) -> str:
+    """What the runs of a stack have in common, as one string."""
+    values = experiment.to_json()
+    for name in ("target", "seed", "preset"):
+        del values[name]
+    # As many source domains: an episode may take them all.
+    values["without"] = len(values["without"]) + (experiment.target is not None)
+    for name in FREE_TRAINING:
+        del values["training"][name]
+    for name in algorithm_named(experiment.algorithm).STACKABLE:
+        values["method"].pop(name, None)
+    return json.dumps(values, sort_keys=True)
+
+
+def stackable_groups(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
+    """The cells that could be stacked with one another."""
+
+    def key(cell: Cell) -> str:
+        return stack_key(cell.experiment)
+
+    for _, group in itertools.groupby(sorted(cells, key=key), key=key):
+        yield list(group)

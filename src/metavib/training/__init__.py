@@ -1,0 +1,1 @@
+"""Training: what decides a run, the step and its loop, optimizers, averaging, selection, checkpoints."""

@@ -1,0 +1,119 @@
+"""`metavib calibrate`: a finished run learns how sure it may be on a new domain."""
+
+import json
+
+import pytest
+
+import metavib as package
+
+
+def test_it_is_added_to_the_model_and_the_card(metavib, finished_copy):
+    before = json.loads((finished_copy.run / "model" / "config.json").read_text())
+    weights = (finished_copy.run / "model" / "model.safetensors").read_bytes()
+    status, out, err = metavib("calibrate", finished_copy.run, "--json")
+    assert status == 0, err
+    told = json.loads(out)
+    after = json.loads((finished_copy.run / "model" / "config.json").read_text())
+    assert (
+        set(told["left_out"]) == set(after["source_domains"]) == set(after["domain_calibration"]["left_out"])
+    )
+    assert after["domain_calibration"]["version"] == 2
+    changed = {name for name in after if after[name] != before.get(name)}
+    assert changed == {"domain_calibration", "check"}
+    assert (finished_copy.run / "model" / "model.safetensors").read_bytes() == weights
+    assert "validation images: its training images are taken too" in err  # two images a domain
+    assert "Calibrated across domains" in (finished_copy.run / "model" / "README.md").read_text()
+
+
+def test_twice_is_as_good_as_once(metavib, finished_copy):
+    config = finished_copy.run / "model" / "config.json"
+    assert metavib("calibrate", finished_copy.run)[0] == 0
+    first = config.read_text()
+    assert metavib("calibrate", finished_copy.run)[0] == 0
+    assert config.read_text() == first
+
+
+def test_labels_stay_what_they_were(metavib, finished_copy):
+    images = sorted(finished_copy.folder.rglob("*.png"))[:4]
+    before = package.load(finished_copy.run)(images)
+    assert metavib("calibrate", finished_copy.run)[0] == 0
+    after = package.load(finished_copy.run)(images)
+    assert [one.label for one in before] == [one.label for one in after]
+    assert {one.foreign for one in before} == {None}
+    assert {one.foreign for one in after} <= {True, False}
+
+
+def test_what_is_no_run_is_refused(refused, tmp_path):
+    assert "there is no run directory" in refused("calibrate", tmp_path / "nothing")
+
+
+def test_promises_need_a_calibration(metavib, refused, finished_copy):
+    image = next(finished_copy.folder.rglob("*.png"))
+    for asked in (["--max-error", "5%"], ["--sets", "90%"]):
+        assert "Run metavib calibrate" in refused("predict", finished_copy.run, image, *asked)
+    assert metavib("calibrate", finished_copy.run)[0] == 0
+    status, out, err = metavib(
+        "predict", finished_copy.run, image, "--max-error", "50%", "--sets", "90%", "--json"
+    )
+    assert status == 0, err
+    told = json.loads(out)
+    assert told["label"] in told["labels"]
+    status, out, _ = metavib("predict", finished_copy.run, image, "--max-error", "5%")
+    assert "at most 5% of the answers wrong: measured on 3 left-out source domains" in out
+    status, out, _ = metavib("predict", finished_copy.run, image, "--csv")
+    assert out.splitlines()[0].split(",")[:7] == [
+        *("file", "label", "probability", "entropy", "model_entropy", "unsure", "foreign")
+    ]
+
+
+def test_what_does_not_go_together_is_refused(refused, finished):
+    image = next(finished.folder.rglob("*.png"))
+    assert "leave one of them out" in refused(
+        "predict", finished.run, image, "--max-error", "5%", "--coverage", "90%"
+    )
+    assert "must be above 0" in refused("predict", finished.run, image, "--max-error", "500%")
+
+
+@pytest.mark.parametrize("damage", ["version", "levels"])
+def test_a_damaged_calibration_is_refused(metavib, refused, finished_copy, damage):
+    from tests.forging import rewrite
+
+    assert metavib("calibrate", finished_copy.run)[0] == 0
+
+    def forged(record):
+        record["domain_calibration"][damage] = 99 if damage == "version" else []
+        return record
+
+    rewrite(finished_copy.run / "model" / "config.json", forged)
+    image = next(finished_copy.folder.rglob("*.png"))
+    assert "does not describe a model" in refused("predict", finished_copy.run, image)
+
+
+def test_train_does_it_in_the_end(metavib, training, tmp_path):
+    status, out, err = metavib(*training("--calibrate", "domains"))
+    assert status == 0, err
+    config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert "expected accuracy on a new domain" in out
+    assert set(config["domain_calibration"]["left_out"]) == set(config["source_domains"])
+
+
+def test_whole_folds_are_trained_once_and_never_see_the_domain(metavib, finished_copy):
+    status, out, err = metavib("calibrate", finished_copy.run, "--folds", "whole", "--json")
+    assert status == 0, err
+    told = json.loads(out)
+    config = json.loads((finished_copy.run / "model" / "config.json").read_text())
+    assert told["folds"] == "whole" == config["domain_calibration"]["folds"]
+    assert told["drifted"] == {}
+    assert set(told["left_out"]) == set(config["source_domains"])
+    folds = sorted((finished_copy.run / "folds").glob("*/model/config.json"))
+    sources = [json.loads(path.read_text())["source_domains"] for path in folds]
+    assert sorted(map(len, sources)) == [len(config["source_domains"]) - 1] * len(config["source_domains"])
+    assert not any(config["unseen_domain"] in own for own in sources)
+    assert not list(
+        (finished_copy.run / "folds").rglob("results.json")
+    )  # none is measured on a left-out domain
+    written = [path.stat().st_mtime_ns for path in folds]
+    status, _, err = metavib("calibrate", finished_copy.run, "--folds", "whole")
+    assert status == 0, err
+    assert [path.stat().st_mtime_ns for path in folds] == written  # nothing was trained again
+    assert json.loads((finished_copy.run / "model" / "config.json").read_text()) == config

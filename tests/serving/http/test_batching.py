@@ -1,0 +1,237 @@
+"""Batches: natural, separate for each predictor, bounded, and free of what nobody waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from places import PATIENCE
+
+from metavib.serving.http.batching import Batcher
+from metavib.serving.http.limits import Limits
+from metavib.serving.http.refusals import Refusal
+from metavib.serving.http.uploads import Upload
+from metavib.serving.predictions import Predictions
+from metavib.serving.predictor import Predictor
+
+WAIT = PATIENCE
+
+
+class Gated(Predictor):
+    """A predictor that computes when it is let, and says which batches it got."""
+
+    def __init__(self, like: Predictor) -> None:
+        self.like, self.gate, self.entered = like, threading.Event(), threading.Event()
+        self.sizes: list[int] = []
+        self.decoded: list[str] = []
+
+    def decode(self, content: bytes, name: str) -> Any:
+        self.decoded.append(name)
+        return self.like.decode(content, name)
+
+    def ready(self, images: Any) -> Any:
+        return self.like.ready(images)
+
+    def classify(self, pixels: Any, classifiers: bool = True) -> Predictions:
+        self.sizes.append(len(pixels))
+        self.entered.set()
+        assert self.gate.wait(WAIT)
+        return self.like.classify(pixels, classifiers)
+
+
+@pytest.fixture
+def gated(predictors: dict[str, Predictor]) -> Gated:
+    return Gated(predictors["sampled"])
+
+
+def run(work: Any, limits: Limits | None = None, **settings: Any) -> Any:
+    """Runs an async function of a batcher that has been started."""
+
+    async def inside() -> Any:
+        batcher = Batcher(limits or Limits(), **settings)
+        batcher.start()
+        try:
+            async with asyncio.timeout(WAIT):
+                return await work(batcher)
+        finally:
+            assert await asyncio.to_thread(batcher.stop, WAIT)
+
+    return asyncio.run(inside())
+
+
+async def until(condition: Any) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+def test_what_comes_during_a_batch_is_the_next_one(gated, image):
+    async def work(batcher):
+        jobs = [batcher.submit([Upload(image(), "first")], gated)]
+        await asyncio.to_thread(gated.entered.wait, WAIT)
+        jobs += [batcher.submit([Upload(image(seed=seed), f"{seed}")], gated) for seed in range(1, 10)]
+        await until(lambda: len(gated.decoded) == 10)
+        await asyncio.sleep(0.05)  # the last of them reach the model's queue
+        gated.gate.set()
+        return [one for job in jobs for one in (await job.answers)[0]], batcher.waiting
+
+    answers, waiting = run(work)
+    assert gated.sizes[0] == 1
+    assert sum(gated.sizes) == 10
+    assert len(gated.sizes) <= 3
+    assert waiting == 0
+    for seed, answer in enumerate(answers):
+        (alone,) = gated.like.predict([gated.like.decode(image(seed=seed), "x")])
+        assert answer.probabilities == pytest.approx(alone.probabilities, abs=1e-5)
+
+
+def test_a_batch_has_at_most_so_many_images(gated, image):
+    gated.gate.set()
+
+    async def work(batcher):
+        return await batcher.submit([Upload(image(), "x")] * 10, gated).answers
+
+    assert len(run(work, batch=4)) == 10
+    assert max(gated.sizes) <= 4
+
+
+def test_predictors_are_not_mixed(predictors, image):
+    async def work(batcher):
+        jobs = [batcher.submit([Upload(image(), "x")], predictors[mode]) for mode in ("sampled", "mean") * 5]
+        return [one for job in jobs for one in (await job.answers)[0]]
+
+    for answer, mode in zip(run(work), ("sampled", "mean") * 5, strict=True):
+        assert bool(answer.classifiers) == (mode == "sampled")
+
+
+def test_too_many_are_refused_and_room_comes_back(gated, image):
+    async def work(batcher):
+        job = batcher.submit([Upload(image(), "x")] * 3, gated)
+        with pytest.raises(Refusal) as refusal:
+            batcher.submit([Upload(image(), "x")] * 2, gated)
+        gated.gate.set()
+        await job.answers
+        await batcher.submit([Upload(image(), "x")] * 4, gated).answers
+        return refusal.value
+
+    refusal = run(work, Limits(waiting_images=4))
+    assert refusal.status == 503
+    assert refusal.headers["retry-after"] == "1"
+
+
+def test_what_nobody_waits_for_is_not_computed(gated, image):
+    async def work(batcher):
+        first = batcher.submit([Upload(image(), "first")], gated)
+        await asyncio.to_thread(gated.entered.wait, WAIT)
+        gone = batcher.submit([Upload(image(), "gone")] * 5, gated)
+        gone.abandon()
+        last = batcher.submit([Upload(image(), "last")], gated)
+        gated.gate.set()
+        await first.answers
+        await last.answers
+        await until(lambda: batcher.waiting == 0)
+        return gone.answers.cancelled()
+
+    assert run(work)
+    assert sum(gated.sizes) == 2
+
+
+def test_bad_images_do_not_harm_those_beside_them(predictors, image):
+    contents = [image(), b"", b"hello", image(64, "JPEG")[:400], image(seed=1)]
+
+    async def work(batcher):
+        uploads = [Upload(content, f"{number}.png") for number, content in enumerate(contents)]
+        return await batcher.submit(uploads, predictors["mean"]).answers
+
+    outcomes = run(work)
+    assert [getattr(outcome, "status", 200) for outcome in outcomes] == [200, 400, 415, 422, 200]
+    assert "2.png" in outcomes[2].error
+
+
+def test_large_images_take_another_way_and_the_same_answer(predictors, image, monkeypatch):
+    async def work(batcher):
+        return await batcher.submit(
+            [Upload(image(seed=seed), "x") for seed in range(5)], predictors["mean"]
+        ).answers
+
+    small = run(work)
+    monkeypatch.setattr("metavib.serving.http.batching.LARGE_PIXELS", 10)
+    for one, other in zip(small, run(work), strict=True):
+        assert np.allclose(one.probabilities, other.probabilities, atol=1e-5)
+
+
+@pytest.mark.parametrize(("error", "status"), [(ZeroDivisionError("x"), 500), (MemoryError(), 503)])
+def test_a_model_that_fails_answers_all_the_same_and_goes_on(predictors, image, monkeypatch, error, status):
+    predictor = predictors["mean"]
+    honest = type(predictor).classify
+
+    def fails_once(self, pixels, classifiers):
+        monkeypatch.setattr(type(predictor), "classify", honest)
+        raise error
+
+    async def work(batcher):
+        monkeypatch.setattr(type(predictor), "classify", fails_once)
+        first = await batcher.submit([Upload(image(), "x")] * 2, predictor).answers
+        return first, await batcher.submit([Upload(image(), "x")], predictor).answers
+
+    failed, fine = run(work)
+    assert [outcome.status for outcome in failed] == [status, status]
+    assert isinstance(fine[0], Predictions)
+
+
+def digits(count: int, size: int = 28) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (count, size, size), dtype=np.uint8)
+
+
+def array(images: np.ndarray) -> Upload:
+    return Upload(b"", pixels=images)
+
+
+def test_arrays_are_whole_in_a_batch_and_counted_by_their_images(gated):
+    async def work(batcher):
+        first = batcher.submit([array(digits(3))], gated)
+        await asyncio.to_thread(gated.entered.wait, WAIT)
+        others = [batcher.submit([array(digits(count))], gated) for count in (5, 2, 2, 9)]
+        waiting = batcher.waiting
+        gated.gate.set()
+        return waiting, [len(outcome) for job in (first, *others) for outcome in await job.answers]
+
+    waiting, found = run(work, batch=8)
+    assert waiting == 3 + 5 + 2 + 2 + 9
+    assert found == [3, 5, 2, 2, 9]
+    assert gated.sizes == [3, 7, 2, 9]  # in their order; 9 is more than a batch, but comes in one piece
+    assert gated.decoded == []
+
+
+@pytest.mark.parametrize("size", [28, 40])
+def test_every_image_of_an_array_gets_its_own_answer(predictors, size):
+    images = digits(6, size)
+
+    async def work(batcher):
+        jobs = [batcher.submit([array(part)], predictors["mean"]) for part in (images[:1], images[1:])]
+        return [one for job in jobs for outcome in await job.answers for one in outcome]
+
+    for image, answer in zip(images, run(work), strict=True):
+        (alone,) = predictors["mean"](image)
+        assert answer.probabilities == pytest.approx(alone.probabilities, abs=1e-5)
+
+
+def test_too_many_images_of_arrays_are_refused(predictors):
+    async def work(batcher):
+        with pytest.raises(Refusal) as refusal:
+            batcher.submit([array(digits(3)), array(digits(2))], predictors["mean"])
+        return refusal.value.status, batcher.waiting
+
+    assert run(work, Limits(waiting_images=4)) == (503, 0)
+
+
+def test_what_is_wrong_with_an_array_is_the_outcome_of_all_its_images(predictors):
+    async def work(batcher):
+        strange = np.zeros((2, 28, 28, 2), dtype=np.uint8)
+        return await batcher.submit([array(strange), array(digits(2))], predictors["mean"]).answers
+
+    bad, fine = run(work)
+    assert bad.status == 422
+    assert len(fine) == 2
