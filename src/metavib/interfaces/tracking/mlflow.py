@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import final
@@ -47,8 +46,9 @@ class MLflowWriter(Writer):
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         from mlflow.entities import Metric
+        from mlflow.utils.time import get_current_time_millis
 
-        now = int(time.time() * 1000)
+        now = get_current_time_millis()
         metrics = [Metric(name, value, now, step) for name, value in values.items()]
         self.client.log_batch(self.known_as, metrics=metrics)
 
