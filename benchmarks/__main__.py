@@ -1,6 +1,6 @@
 """How fast training, prediction and data are on this machine, as ratios measured in one run.
 
-    python -m benchmarks [--json] [--scaling | --prediction]    # or: make bench
+    python -m benchmarks [--json] [--only NAME ...] [--out FILE] [--scaling | --prediction]    # or: make bench
 
 It stands beside the package: users of a wheel do not need it.
 """
@@ -8,15 +8,18 @@ It stands beside the package: users of a wheel do not need it.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks import any_network, measurements, scaling, sharing, streaming
 from metavib import __version__
+from metavib.core import atomic
 from metavib.core.cores import check, used_by_torch, usual
 from metavib.core.device import resolve_device
 from metavib.core.errors import UserError
@@ -24,6 +27,8 @@ from metavib.core.terminal import json_alone, print_json, print_result, say, tab
 from metavib.interfaces.cli.flags import add_shared
 
 WIDTHS = (1, 2, 4, 8, 16, 24, 32, 64)
+OF_A_GPU = ("networks", "squeezenet_kernels", "together")  # a CPU would compile longer than it computes
+PARTS = ("digits", "images", *OF_A_GPU, "prediction", "stacked", "streaming", "data")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -31,6 +36,15 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="put one JSON object on stdout")
     parser.add_argument("--quick", action="store_true", help="without the loop that decodes files")
+    parser.add_argument(
+        "--only", nargs="+", choices=PARTS, metavar="NAME", help=f"of {', '.join(PARTS)}: these alone"
+    )
+    parser.add_argument(
+        "--network", action="append", help="for networks and together: these alone, and not those at hand"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="a JSON file to write after each part; what it has of other parts is kept"
+    )
     parser.add_argument("--rounds", type=int, default=7, help="measurements on a CPU (%(default)s)")
     parser.add_argument("--widest", type=int, help="the most runs to stack (64 on a GPU, 4 on a CPU)")
     parser.add_argument(
@@ -71,41 +85,71 @@ def run(arguments: argparse.Namespace) -> int:
         return _scaling(record, device, arguments)
     if arguments.prediction:
         return _prediction(record, device, arguments)
-    images, rounds = (64, 5) if gpu else (8, arguments.rounds)
     say(f"Benchmarks on {record['device']}; a few minutes.")
-    record["digits"] = measurements.against_plain_loop(device, 256, rounds=rounds)
-    _show("digits, one step", record["digits"])
-    record["images"] = measurements.images_step(device, images, rounds=rounds, plain=not arguments.quick)
-    _show("SqueezeNet on images, one step", record["images"])
-    others = any_network.at_hand()
-    if gpu:  # a CPU would compile longer than it computes
-        record["networks"] = any_network.steps(device, 32, others, rounds=rounds, tell=say)
-        for network, measured in record["networks"].items():
-            _show(f"{network}, one step", measured)
-        record["squeezenet_kernels"] = any_network.squeezenet_kernels(device, (32, 64), rounds=rounds)
-        for measured in record["squeezenet_kernels"]:
-            _show("SqueezeNet by our kernels and compiled, one step", measured)
-        record["together"] = sharing.together(device, others[0], 32)
-        _show_together(record["together"])
-    record["prediction"] = measurements.prediction(device, 256, 256 if gpu else 32, rounds=rounds)
-    for network, measured in record["prediction"].items():
-        _show(f"prediction, {network}", measured)
-    widest = arguments.widest or (64 if gpu else 4)
-    widths = [width for width in WIDTHS if width <= widest]
-    record["stacked"] = measurements.stacked(device, widths, 256 if gpu else 64, rounds=rounds)
-    _show_curve(record["stacked"])
-    record["streaming"] = streaming.streamed(device, {"digits": 256, "squeezenet": images}, 60, rounds=rounds)
-    for network, measured in record["streaming"].items():
-        _show(f"images in files against images in memory, {network}", measured)
-    record["data"] = measurements.data_and_start(280 if arguments.quick else 1400)
-    print_result("\ndata and start")
-    for name, value in record["data"].items():
-        print_result(
-            f"  {name.replace('_', ' ')}: {value:.3g}" if isinstance(value, float) else f"  {name}: {value}"
-        )
+    if arguments.out is not None and arguments.out.exists():
+        record = json.loads(arguments.out.read_text()) | record
+    for name, part in _parts(device, arguments).items():
+        if name in (arguments.only or PARTS) and (gpu or name not in OF_A_GPU):
+            part(record.setdefault(name, {}))
+            if arguments.out is not None:
+                atomic.write_json(arguments.out, record)
     if arguments.json:
         print_json(record)
     return 0
+
+
+def _parts(device: torch.device, arguments: argparse.Namespace) -> dict[str, Callable[[dict[str, Any]], None]]:
+    """What is measured, by name: each part fills its place in the record, and shows it."""
+    gpu = device.type == "cuda"
+    images, rounds = (64, 5) if gpu else (8, arguments.rounds)
+    networks = arguments.network or any_network.at_hand()
+    widths = [width for width in WIDTHS if width <= (arguments.widest or (64 if gpu else 4))]
+
+    def digits(place: dict[str, Any]) -> None:
+        place |= measurements.against_plain_loop(device, 256, rounds=rounds)
+        _show("digits, one step", place)
+
+    def squeezenet(place: dict[str, Any]) -> None:
+        place |= measurements.images_step(device, images, rounds=rounds, plain=not arguments.quick)
+        _show("SqueezeNet on images, one step", place)
+
+    def any_networks(place: dict[str, Any]) -> None:
+        for name, measured in any_network.steps(device, 32, networks, rounds=rounds, tell=say):
+            place[name] = measured
+            _show(f"{name}, one step", measured)
+
+    def kernels(place: dict[str, Any]) -> None:
+        place |= any_network.squeezenet_kernels(device, (32, 64), rounds=rounds)
+        for measured in place.values():
+            _show("SqueezeNet by our kernels and compiled, one step", measured)
+
+    def together(place: dict[str, Any]) -> None:
+        place |= sharing.together(device, networks[0], 32)
+        _show_together(place)
+
+    def prediction(place: dict[str, Any]) -> None:
+        place |= measurements.prediction(device, 256, 256 if gpu else 32, rounds=rounds)
+        for name, measured in place.items():
+            _show(f"prediction, {name}", measured)
+
+    def stacked(place: dict[str, Any]) -> None:
+        place |= measurements.stacked(device, widths, 256 if gpu else 64, rounds=rounds)
+        _show_curve(place)
+
+    def streamed(place: dict[str, Any]) -> None:
+        place |= streaming.streamed(device, {"digits": 256, "squeezenet": images}, 60, rounds=rounds)
+        for name, measured in place.items():
+            _show(f"images in files against images in memory, {name}", measured)
+
+    def data(place: dict[str, Any]) -> None:
+        place |= measurements.data_and_start(280 if arguments.quick else 1400)
+        print_result("\ndata and start")
+        for name, value in place.items():
+            shown = f"{value:.3g}" if isinstance(value, float) else value
+            print_result(f"  {name.replace('_', ' ')}: {shown}")
+
+    own = (digits, squeezenet, any_networks, kernels, together, prediction, stacked, streamed, data)
+    return dict(zip(PARTS, own, strict=True))
 
 
 def _prediction(record: dict[str, Any], device: torch.device, arguments: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -30,9 +30,8 @@ def steps(
     *,
     rounds: int,
     tell: Callable[[str], None] = lambda text: None,
-) -> dict[str, Any]:
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """MetaVIB's step of 3 x `images` with each network; at the network's own size and precision."""
-    found = {}
     for name in networks:
         tell(f"{name}: compiling")
         started = time.monotonic()
@@ -49,7 +48,7 @@ def steps(
             "backbone_eager": bare_backbone(network_run(name, "metavib", images, device), 3 * images),
         }
         times = milliseconds(works, device, rounds=rounds, repeats=5)
-        found[name] = {
+        yield name, {
             "images": f"3 x {images}",
             "ms": times,
             "compiled": step.compiled.wanted,
@@ -60,24 +59,21 @@ def steps(
             "faster_than_eager": times["metavib_eager"] / times["metavib"],
         }
         del step, eager, works
-    return found
 
 
-def squeezenet_kernels(device: torch.device, images: Sequence[int], *, rounds: int) -> list[dict[str, Any]]:
+def squeezenet_kernels(device: torch.device, images: Sequence[int], *, rounds: int) -> dict[str, Any]:
     """SqueezeNet's step by the kernels that are written for it, and as torch.compile makes it."""
-    found = []
+    found = {}
     for count in images:
         own = Program([image_run("metavib", count, device)], compiled=False)
         compiled = Program([image_run("metavib", count, device)], compiled=True)
         works = {"own_kernels": own.step, "compiled": compiled.step}
         times = milliseconds(works, device, rounds=rounds, repeats=5)
-        found.append(
-            {
-                "images": f"3 x {count}",
-                "ms": times,
-                "was_compiled": compiled.compiled.wanted,
-                "own_kernels_faster": times["compiled"] / times["own_kernels"],
-            }
-        )
+        found[f"3 x {count}"] = {
+            "images": f"3 x {count}",
+            "ms": times,
+            "was_compiled": compiled.compiled.wanted,
+            "own_kernels_faster": times["compiled"] / times["own_kernels"],
+        }
         del own, compiled, works
     return found

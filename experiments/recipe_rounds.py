@@ -1,6 +1,6 @@
 """Train the cells of a plan one after another and keep a record: to choose a recipe, then to measure it.
 
-    python experiments/recipe_rounds.py PLAN.json OUT.json --runs FOLDER [--device cuda] [--only ROUND]
+    python experiments/recipe_rounds.py PLAN.json OUT.json --runs FOLDER [--device cuda] [--only ROUND] [--part 1/4]
 
 A plan is a list of rounds. A round names a dataset, its tasks, its seeds, settings that variants share, and the
 variants: an algorithm, a preset, an average, a backbone, further settings. A task is a domain that is left out and
@@ -8,7 +8,8 @@ measured, and domains that play no part. Where a recipe is chosen, the target pl
 out; where it is measured, nothing is missing.
 
 OUT.json is written after each cell, and a cell that it has is not trained again, so that a plan can be stopped at
-any time. Each variant is compared with the first one of its round by a paired t-test over tasks and seeds.
+any time. Several processes may share a plan, each with a part of the variants. Each variant is compared with the
+first one of its round by a paired t-test over tasks and seeds.
 
 `recipe_rounds_choose.json` is how `--preset best` was chosen, `recipe_rounds_digits.json` measures it on digits,
 and `recipe_rounds_gpu.json` is what is left for a GPU.
@@ -84,6 +85,28 @@ def compared(cells: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def has(out: Path, one: Mapping[str, Any], experiment: Experiment) -> bool:
+    """Whether the record has this cell of the round."""
+    cells = json.loads(out.read_text())["cells"] if out.exists() else []
+    identity = experiment.identity()
+    return any(cell["experiment"] == identity and cell["round"] == one["round"] for cell in cells)
+
+
+def keep(out: Path, plan: Path, one: Mapping[str, Any], cell: Mapping[str, Any]) -> None:
+    """Add a cell to the record, which other processes write too."""
+    with atomic.locked(out.with_suffix(".lock")):
+        record: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
+        called = ["python", "experiments/recipe_rounds.py", str(plan), str(out), "--runs", "runs"]
+        record.setdefault("command", shlex.join(called))
+        cells = record.setdefault("cells", [])
+        cells.append(cell)
+        order = list(one["variants"])
+        own = [kept for kept in cells if kept["round"] == one["round"]]
+        own.sort(key=lambda kept: order.index(kept["variant"]))  # the first is what others are compared with
+        record.setdefault("rounds", {})[one["round"]] = {"plan": one, "compared": compared(own)}
+        atomic.write_json(out, record)
+
+
 def main() -> None:
     """Train what the record lacks, and write it after each cell."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -94,38 +117,31 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--only", action="append", help="only rounds of this name")
+    parser.add_argument("--part", default="1/1", help="I/N: every N-th variant, from the I-th on")
+    parser.add_argument("--compile", action="store_true", help="have torch.compile make the steps faster")
     arguments = parser.parse_args()
+    part, parts = map(int, arguments.part.split("/"))
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    record: dict[str, Any] = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
-    called = ["python", "experiments/recipe_rounds.py", str(arguments.plan), str(arguments.out)]
-    record.setdefault("command", shlex.join([*called, "--runs", "runs"]))
-    cells: list[dict[str, Any]] = record.setdefault("cells", [])
     context = ExecutionContext(
         torch.device(arguments.device),
         data_root=arguments.data,
         checkpoint_seconds=300.0,
         threads=arguments.threads,
+        compiled=None if arguments.compile else False,
     )
     for one in json.loads(arguments.plan.read_text()):
         if arguments.only and one["round"] not in arguments.only:
             continue
+        names = list(one["variants"])
         for named, experiment in cells_of(one):
-            identity = experiment.identity()
-            if any(cell["experiment"] == identity and cell["round"] == one["round"] for cell in cells):
+            if names.index(named["variant"]) % parts != part - 1 or has(arguments.out, one, experiment):
                 continue
-            results = run_experiment(experiment, arguments.runs / identity, context)
+            results = run_experiment(experiment, arguments.runs / experiment.identity(), context)
             assert results is not None
-            cells.append(named | {"experiment": identity} | kept_of(results))
-            own = [cell for cell in cells if cell["round"] == one["round"]]
-            record.setdefault("rounds", {})[one["round"]] = {
-                "plan": one,
-                "compared": compared(own),
-            }
-            atomic.write_json(arguments.out, record)
-            say(
-                f"{named['variant']:40} {named['target']:10} {named['seed']} {100 * cells[-1]['accuracy']:.2f}"
-            )
+            cell = named | {"experiment": experiment.identity()} | kept_of(results)
+            keep(arguments.out, arguments.plan, one, cell)
+            say(f"{named['variant']:40} {named['target']:10} {named['seed']} {100 * cell['accuracy']:.2f}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -33,12 +34,45 @@ def test_elsewhere_nothing_happens(calls: list[tuple[int, int]], monkeypatch: py
     assert calls == []
 
 
-def test_a_c_library_without_mallopt_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_gives_large_blocks_back_and_what_was_kept_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, int, int]] = []
+    glibc = SimpleNamespace(
+        mallopt=lambda name, value: told.append(("mallopt", name, value)),
+        malloc_trim=lambda kept: told.append(("malloc_trim", 0, kept)),
+    )
+    monkeypatch.setattr(memory.sys, "platform", "linux")
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: glibc)
+    memory.keep_freed_memory()
+    kept = {name: value for _, name, value in told}
+    told.clear()
+    memory.give_large_blocks_back()
+    *options, last = told
+    values = {name: value for _, name, value in options}
+    # malloc.h: M_TOP_PAD -2, M_MMAP_THRESHOLD -3, M_MMAP_MAX -4; values must fit a C int.
+    assert sorted(values) == [-4, -3, -2]
+    assert values[-4] > kept[-4] == 0
+    assert values[-2] < kept[-2]
+    assert all(0 < value < 2**31 for value in values.values())
+    assert last == ("malloc_trim", 0, 0)  # after it was told, or blocks would be cut from what was kept
+
+
+def test_elsewhere_large_blocks_are_left_to_the_system(
+    calls: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory.sys, "platform", "darwin")
+    memory.give_large_blocks_back()
+    assert calls == []
+
+
+@pytest.mark.parametrize("tell", [memory.keep_freed_memory, memory.give_large_blocks_back])
+def test_a_c_library_without_mallopt_is_left_alone(
+    tell: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened = []
     monkeypatch.setattr(memory.sys, "platform", "linux")
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: opened.append(name) or SimpleNamespace())
-    memory.keep_freed_memory()
-    assert opened == [None]
+    tell()
+    assert set(opened) == {None}
 
 
 # --- limits -----------------------------------------------------------------------------------------------

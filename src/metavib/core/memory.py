@@ -28,7 +28,8 @@ UNKNOWN = 4 << 30  # where nothing says what there is: a modest machine
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _NO_LIMIT = 2**60  # control groups of the first version write a number like this for none
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # the names that glibc's mallopt has for them
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4  # what glibc's mallopt calls them
+_PAGES_OF_ITS_OWN = 4 << 20  # bytes
 
 
 def bytes_of(text: str) -> int:
@@ -158,10 +159,23 @@ def keep_freed_memory() -> None:
     Otherwise every activation of every step is fresh memory, and its first touch costs more than the arithmetic:
     a step of the digit network took about twice as long. Elsewhere than on Linux nothing happens.
     """
+    _tell_glibc({_MMAP_MAX: 0, _TRIM_THRESHOLD: 2**31 - 1, _TOP_PAD: 64 << 20})
+
+
+def give_large_blocks_back() -> None:
+    """Take back what `keep_freed_memory` told glibc of large blocks: they go to the system when they are freed.
+
+    A server waits most of the time, and what it kept for the next large image nobody else could use: a server of
+    digits takes 777 MiB at rest where it took 862, and 812 after images of 50 megapixels where it took 916.
+    """
+    _tell_glibc({_MMAP_MAX: 65_536, _MMAP_THRESHOLD: _PAGES_OF_ITS_OWN, _TOP_PAD: 128 << 10})
+    give_back()  # or large blocks would be cut from what was kept so far
+
+
+def _tell_glibc(options: dict[int, int]) -> None:
     if sys.platform != "linux":
         return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
-    if mallopt is not None:
-        mallopt(_MMAP_MAX, 0)
-        mallopt(_TRIM_THRESHOLD, 2**31 - 1)
-        mallopt(_TOP_PAD, 64 << 20)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # musl has none
+        for name, value in options.items():
+            mallopt(name, value)

@@ -112,5 +112,7 @@ def test_what_the_model_cannot_tell_has_no_column():
     assert table.dtype.names == ("label", "probability", "probabilities", "entropy", "model_entropy")
     assert table["label"].tolist() == ["bc", "bc"]
     assert table["probability"].tolist() == [0.75, 0.75]
+    problem = our_fault()
     with pytest.raises(Refusal):
-        table_of([one, our_fault()], None, samples=False)
+        table_of([one, problem], None, samples=False)
+    assert problem.__traceback__ is None  # it would refer to the outcomes, which refer to it

@@ -67,3 +67,12 @@ def test_the_most_probable_come_first_where_only_some_are_asked_for():
 def test_where_nothing_could_be_answered_the_first_problem_is_the_answer():
     with pytest.raises(Refusal, match="is large"):
         answers_of([array(1), array(2)], [too_large("is large", "x"), our_fault()], None, False)
+
+
+def test_the_problem_that_is_raised_does_not_hold_the_request():
+    kept = too_large("is large", "x")
+    with pytest.raises(Refusal) as raised:
+        answers_of([array(1)], [kept], None, False)
+    assert raised.value is not kept  # or it would refer to the outcomes, which refer to it
+    assert kept.__traceback__ is None
+    assert vars(raised.value) == vars(kept)

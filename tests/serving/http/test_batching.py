@@ -150,6 +150,34 @@ def test_bad_images_do_not_harm_those_beside_them(predictors, image):
     assert "2.png" in outcomes[2].error
 
 
+def test_a_finished_job_and_its_outcomes_refer_to_no_image(predictors, image, monkeypatch):
+    monkeypatch.setattr("metavib.serving.http.batching.LARGE_PIXELS", 10)
+
+    async def work(batcher):
+        uploads = [Upload(content, "x") for content in (image(), b"", b"hello", image(300))]
+        job = batcher.submit(uploads, predictors["mean"])
+        return job, await job.answers
+
+    job, outcomes = run(work, Limits(image_pixels=10_000))
+    assert [getattr(outcome, "status", 200) for outcome in outcomes] == [200, 400, 415, 413]
+    assert job.pieces == []
+    assert not any(refusal.__traceback__ or refusal.__context__ for refusal in outcomes[1:])
+
+
+def test_a_job_that_nobody_waits_for_lets_go_of_its_images(gated, image):
+    async def work(batcher):
+        first = batcher.submit([Upload(image(), "first")], gated)
+        await asyncio.to_thread(gated.entered.wait, WAIT)
+        gone = batcher.submit([Upload(image(), "gone")] * 5, gated)
+        gone.give_up(late=True)
+        gated.gate.set()
+        await first.answers
+        await until(lambda: batcher.waiting == 0)
+        return gone
+
+    assert run(work).pieces == []
+
+
 def test_large_images_take_another_way_and_the_same_answer(predictors, image, monkeypatch):
     async def work(batcher):
         return await batcher.submit(

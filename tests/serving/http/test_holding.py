@@ -1,8 +1,10 @@
 """Bytes of a body: whatever their number, and however they come, all of them are there."""
 
+import weakref
+
 import pytest
 
-from metavib.serving.http.holding import BLOCK, Held
+from metavib.serving.http.holding import BLOCK, Held, _filled
 
 
 @pytest.mark.parametrize("step", [1000, 65_536, BLOCK, BLOCK + 1, 5 * BLOCK])
@@ -45,3 +47,23 @@ def test_many_bytes_go_back_to_the_system_when_they_are_dropped():
     held.clear()
     del one
     assert memory.taken() - before < 20_000_000
+
+
+@pytest.mark.parametrize("size", [0, 5, BLOCK, BLOCK + 1, 3 * BLOCK])
+def test_what_is_closed_holds_nothing_and_still_says_how_much_came(size):
+    held = Held()
+    held.add(b"x" * size)
+    blocks = [weakref.ref(block) for block in held._blocks]
+    held.close()
+    assert not any(block() for block in blocks)
+    assert (held.content(), held.handed_over(), len(held)) == (b"", b"", size)
+    held.close()
+
+
+def test_who_reads_while_it_is_closed_has_all_of_it():
+    content = bytes(range(256)) * (BLOCK // 100)
+    held = Held()
+    held.add(content)
+    views = _filled(held._blocks, len(held))
+    held.close()
+    assert b"".join(views) == content

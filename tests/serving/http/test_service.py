@@ -6,16 +6,19 @@ import asyncio
 import io
 import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from places import PATIENCE
 
 from metavib.data.transforms import Preprocessing
+from metavib.serving.http import service as service_module
 from metavib.serving.http.limits import SMALL_BYTES, Budget, Limits
 from metavib.serving.http.pixel_arrays import TYPE
 from metavib.serving.http.refusals import Refusal
 from metavib.serving.http.service import Service, _when_received, batch_of
+from metavib.serving.http.uploads import WHEN_GONE
 
 
 @pytest.mark.parametrize(
@@ -191,6 +194,62 @@ def test_an_answer_is_held_until_it_is_sent(predictors, image, monkeypatch):
     size, left = asyncio.run(inside())
     assert held == [size] * 3
     assert left == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "accept", "gone", "status"),
+    [
+        (b"image/png", b"", False, 200),
+        (b"image/bmp", b"", False, 415),
+        (b"image/bmp", TYPE.encode(), False, 415),
+        (TYPE.encode(), b"", False, 200),
+        (b"image/png", b"", True, 499),
+    ],
+)
+def test_an_answered_request_holds_no_image_whoever_refers_to_it(
+    predictors, image, monkeypatch, kind, accept, gone, status
+):
+    body = {b"image/bmp": b"no image", TYPE.encode(): array(2, 28, 28)}.get(kind, image(64))
+    monkeypatch.setattr("metavib.serving.http.holding.BLOCK", 100)
+    read, when_sent, said = [], [], []
+
+    async def read_uploads(*arguments):
+        found = await honest(*arguments)
+        read.extend(found)
+        assert all(one.pixels is not None or one.content == body for one in found)
+        return found
+
+    honest = service_module.read_uploads
+    monkeypatch.setattr(service_module, "read_uploads", read_uploads)
+
+    async def inside() -> int:
+        service = Service(predictors, Limits())
+
+        async def receive() -> dict[str, object]:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        def when_gone(call: Callable[[], None]) -> Callable[[], object]:
+            if gone:
+                call()
+            return lambda: None
+
+        async def send(message: dict[str, object]) -> None:
+            said.append(message.get("status"))
+            when_sent.extend(one.content or one.pixels is not None for one in read)
+
+        headers = [(b"content-type", kind), (b"accept", accept)]
+        scope = {"query_string": b"", "headers": headers, "client": ("a", 1), WHEN_GONE: when_gone}
+        async with service.running():
+            try:
+                await service.respond(scope, receive, send)
+            except Refusal as refusal:
+                return int(refusal.status)
+        return said[0]
+
+    assert asyncio.run(inside()) == status
+    assert read
+    assert not any(one.content or one.pixels is not None for one in read)
+    assert not any(when_sent)
 
 
 def test_memory_that_was_given_back_leaves_the_process(predictors, monkeypatch):

@@ -6,13 +6,15 @@ import asyncio
 import gc
 import weakref
 
+import numpy as np
 import pytest
 from serving_fixtures import form
 
+from metavib.serving.http.holding import BLOCK, Held
 from metavib.serving.http.limits import Budget, Limits
 from metavib.serving.http.pacing import OneInATurn
 from metavib.serving.http.refusals import Refusal
-from metavib.serving.http.uploads import ClientGone, FormReader, harmless_name, read_uploads
+from metavib.serving.http.uploads import ClientGone, FormReader, Upload, harmless_name, read_uploads
 
 
 @pytest.mark.parametrize(
@@ -156,3 +158,14 @@ def test_a_form_whose_client_has_gone_is_not_held_until_it_is_found(monkeypatch)
         assert not held
     finally:
         gc.enable()
+
+
+def test_a_closed_upload_keeps_its_name_and_number_only():
+    held = Held()
+    held.add(b"x" * (BLOCK + 1))
+    image, array = Upload(held, "a.png"), Upload(b"", pixels=np.zeros((3, 28, 28), dtype=np.uint8))
+    for upload, images in ((image, 1), (array, 3)):
+        upload.close()
+        assert (upload.content, upload.pixels, len(upload)) == (b"", None, images)
+    assert image.name == "a.png"
+    assert held.content() == b""  # whoever has it

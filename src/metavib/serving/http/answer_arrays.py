@@ -32,7 +32,7 @@ def table_of(outcomes: Sequence[Outcome], top: int | None, samples: bool) -> byt
     parts: list[Predictions] = []
     for outcome in outcomes:
         if isinstance(outcome, Refusal):
-            raise outcome
+            raise outcome.to_raise()
         parts.append(outcome)
     one = parts[0]
     drawn = one.classifiers.shape[1] if samples and one.classifiers is not None else 0

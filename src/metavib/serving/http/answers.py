@@ -109,7 +109,7 @@ def answers_of(
             told = zip(named, _told(outcome, top, samples), strict=True)
             predictions += [image | answer for image, answer in told]
     if not predictions:
-        raise next(outcome for outcome in outcomes if isinstance(outcome, Refusal))
+        raise next(outcome for outcome in outcomes if isinstance(outcome, Refusal)).to_raise()
     return {"predictions": predictions, "problems": problems}
 
 

@@ -139,6 +139,7 @@ class Lane:
     def _work_off(self) -> None:
         while taken := self._take():
             self._work(taken)
+            del taken  # or the last images would stay until others come
 
     def _take(self) -> list[Piece]:
         with self._condition:
@@ -218,8 +219,8 @@ class Batcher:
         self._decode([piece for piece in pieces if not piece.large])
 
     def _look_at_header(self, piece: Piece) -> None:
-        if piece.upload.pixels is not None:
-            piece.large = piece.upload.pixels[0].size > LARGE_PIXELS
+        if (pixels := piece.upload.pixels) is not None:
+            piece.large = pixels[0].size > LARGE_PIXELS
             return
         name = piece.upload.name
         if not piece.upload.source:
@@ -282,8 +283,11 @@ class Batcher:
         for piece in pieces:
             job = piece.job
             job.unanswered -= 1
-            if not job.unanswered and not job.answers.done():
-                job.answers.set_result([own.outcome for own in job.pieces if own.outcome is not None])
+            if not job.unanswered:
+                # A job and its pieces refer to one another: they would wait to be found.
+                done, job.pieces = job.pieces, []
+                if not job.answers.done():
+                    job.answers.set_result([own.outcome for own in done if own.outcome is not None])
 
 
 def _attempt(piece: Piece, work: Callable[[Piece], None]) -> None:
@@ -293,7 +297,7 @@ def _attempt(piece: Piece, work: Callable[[Piece], None]) -> None:
     try:
         work(piece)
     except Refusal as refusal:
-        piece.outcome = refusal
+        piece.outcome = refusal.with_traceback(None)  # which refers to the image, and to what refers to this
     except UserError as error:
         piece.outcome = _bad_image(error)
     except Exception as error:
@@ -301,11 +305,11 @@ def _attempt(piece: Piece, work: Callable[[Piece], None]) -> None:
 
 
 def _decode_one(piece: Piece) -> None:
-    upload, predictor = piece.upload, piece.job.predictor
-    if upload.pixels is None:
+    upload, predictor, pixels = piece.upload, piece.job.predictor, piece.upload.pixels
+    if pixels is None:
         piece.pixels = predictor.decode(upload.content, upload.name)[None]
     else:
-        piece.pixels = np.stack([predictor.pixels(image) for image in upload.pixels])
+        piece.pixels = np.stack([predictor.pixels(image) for image in pixels])
 
 
 def _no_answer(piece: Piece) -> Refusal:

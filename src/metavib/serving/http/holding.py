@@ -37,9 +37,10 @@ class Held:
 
     def content(self) -> bytes:
         """All that came, in one."""
-        if self._blocks:
-            return b"".join(self._filled())
-        return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        blocks, pieces = self._blocks, self._pieces  # another thread may close this meanwhile
+        if blocks:
+            return b"".join(_filled(blocks, self._size))
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def handed_over(self) -> bytes | mmap.mmap:
         """All that came, in one, and nothing is held then. Blocks go as they are copied: there are never two."""
@@ -53,6 +54,13 @@ class Held:
             block.close()
         return whole
 
+    def close(self) -> None:
+        """Let go of everything now, whoever still has this: nothing is held then but the number of bytes.
+
+        Whoever is reading the blocks at this moment keeps them until it has read them.
+        """
+        self._pieces, self._blocks = [], []
+
     def _write(self, data: memoryview) -> None:
         while data:
             place = self._size % BLOCK
@@ -63,7 +71,9 @@ class Held:
             self._size += len(some)
             data = data[len(some) :]
 
-    def _filled(self) -> list[memoryview]:
-        views = [memoryview(block) for block in self._blocks]
-        last = self._size - BLOCK * (len(views) - 1)
-        return [*views[:-1], views[-1][:last]]
+
+def _filled(blocks: list[mmap.mmap], size: int) -> list[memoryview]:
+    """Of these blocks the parts that hold so many bytes."""
+    views = [memoryview(block) for block in blocks]
+    last = size - BLOCK * (len(views) - 1)
+    return [*views[:-1], views[-1][:last]]

@@ -29,6 +29,10 @@ class Refusal(Exception):
         """The JSON body of the answer."""
         return Problem(self.error, self.what_to_do)
 
+    def to_raise(self) -> "Refusal":
+        """The same again. One that somebody keeps is not raised: it would refer to all that refers to it."""
+        return Refusal(self.status, self.error, self.what_to_do, self.headers)
+
 
 def busy(error: str) -> Refusal:
     """Too much at once: the same request may work a moment later."""

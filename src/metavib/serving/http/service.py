@@ -164,7 +164,7 @@ class Service:
             probe = self._probe = asyncio.create_task(self._try_image())
             self._probed = now
         if refusal := await asyncio.shield(probe):
-            raise refusal
+            raise refusal.to_raise()
 
     async def _try_image(self) -> Refusal | None:
         predictor = next(iter(self.predictors.values()))
@@ -226,9 +226,13 @@ class Service:
         """From a request to its images, and what became of them. What they take of the budget is given back."""
         predictor = self._predictor_for(options)
         uploads = await read_uploads(headers, receive, self.limits, account, self.turn, self.batcher.batch)
-        account.take(_to_be_made(uploads, predictor))
-        job = self.batcher.submit(uploads, predictor, options.samples, client)
-        outcomes = await self._outcomes(job, when_gone)
+        try:
+            account.take(_to_be_made(uploads, predictor))
+            job = self.batcher.submit(uploads, predictor, options.samples, client)
+            outcomes = await self._outcomes(job, when_gone)
+        finally:
+            for upload in uploads:
+                upload.close()  # what still refers to the request must not keep its images
         account.give_back()
         for upload, outcome in zip(uploads, outcomes, strict=True):
             self._count(outcome, len(upload))

@@ -43,7 +43,7 @@ class ClientGone(Exception):
     """Nobody waits for the answer any more."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Upload:
     """The bytes of what should be an image; or the pixels of several that are alike."""
 
@@ -51,13 +51,23 @@ class Upload:
     name: str = ""  # as the client calls it, made harmless; where it has none, an image has its number
     pixels: np.ndarray | None = None  # [images, ...]
 
+    def __post_init__(self) -> None:
+        self._images = 1 if self.pixels is None else len(self.pixels)
+
     def __len__(self) -> int:
-        return 1 if self.pixels is None else len(self.pixels)
+        return self._images
+
+    def close(self) -> None:
+        """Let go of what was sent. The name and the number of images stay, for the answer."""
+        if isinstance(self.source, Held):
+            self.source.close()
+        self.source, self.pixels = b"", None
 
     @property
     def content(self) -> bytes:
         """The bytes in one; where they are many, a copy for each who asks."""
-        return self.source if isinstance(self.source, bytes) else self.source.content()
+        source = self.source  # another thread may close this meanwhile
+        return source if isinstance(source, bytes) else source.content()
 
 
 async def read_uploads(

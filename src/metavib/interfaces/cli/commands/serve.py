@@ -9,6 +9,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from metavib.core.errors import UserError
+from metavib.core.memory import give_large_blocks_back
 from metavib.core.terminal import print_json, say
 from metavib.interfaces.cli.flags import add_shared, asked_of, mode_of
 
@@ -98,6 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
     warnings.filterwarnings("ignore", module="PIL")  # clients' images; what matters becomes an answer
     # Not a line for each client that speaks no HTTP.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    give_large_blocks_back()
     gc.collect()
     gc.freeze()  # what is there now stays: looking through all of torch for garbage stopped the server for 0.4 s
     try:
