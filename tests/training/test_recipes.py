@@ -12,7 +12,7 @@ from metavib.algorithms import ALGORITHMS
 from metavib.data.sources.catalog import NAMES
 from metavib.training.experiment import experiment_from
 from metavib.training.optimizer import learning_rate_at
-from metavib.training.recipes import PRESETS, WIDTH_ON_FEATURES, recipe_named
+from metavib.training.recipes import BY_NETWORK, PRESETS, WIDTH_ON_FEATURES, recipe_named
 
 FOLDER = "/some/folder"
 RESULTS = ROOT / "results"
@@ -106,9 +106,10 @@ def test_best_is_augmented_with_levers_of_ours_and_gives_erm_the_same_budget(dat
     assert erm.augmentation == found.augmentation
 
 
-def test_best_takes_a_folder_for_digits_where_the_network_is_theirs() -> None:
-    values = {"dataset": FOLDER, "target": "x", "seed": 0, "preset": "best", "backbone": "digits"}
-    digits = recipe_named("best", "rotated-mnist", "metavib")
+@pytest.mark.parametrize("preset", BY_NETWORK)
+def test_a_folder_is_taken_for_digits_where_the_network_is_theirs(preset: str) -> None:
+    values = {"dataset": FOLDER, "target": "x", "seed": 0, "preset": preset, "backbone": "digits"}
+    digits = recipe_named(preset, "rotated-mnist", "metavib")
     found = experiment_from(values)
     assert (found.method, found.training, found.augmentation) == (
         digits.method,

@@ -167,6 +167,11 @@ PRESETS: dict[str, Callable[[str, str], Recipe]] = {
 }
 
 
+BY_NETWORK = (
+    "equal",
+    "best",
+)  # with the network of digits, these give its recipe whatever the data is called
+
 WIDTH_ON_FEATURES = 256
 
 
@@ -189,7 +194,7 @@ def recipe_named(preset: str, dataset: str, algorithm: str, network: str = "") -
     """The preset of this name, for a dataset and an algorithm, and for a network in place of the preset's own."""
     if preset not in PRESETS:
         raise unknown_name("preset", preset, PRESETS)
-    if preset == "best" and network == "digits":  # earlier presets go by the dataset's name alone
+    if preset in BY_NETWORK and network == "digits":  # earlier presets go by the dataset's name alone
         dataset = "rotated-digits"
     return PRESETS[preset](dataset, algorithm)
 
