@@ -98,7 +98,9 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _parts(device: torch.device, arguments: argparse.Namespace) -> dict[str, Callable[[dict[str, Any]], None]]:
+def _parts(
+    device: torch.device, arguments: argparse.Namespace
+) -> dict[str, Callable[[dict[str, Any]], None]]:
     """What is measured, by name: each part fills its place in the record, and shows it."""
     gpu = device.type == "cuda"
     images, rounds = (64, 5) if gpu else (8, arguments.rounds)

@@ -48,16 +48,21 @@ def steps(
             "backbone_eager": bare_backbone(network_run(name, "metavib", images, device), 3 * images),
         }
         times = milliseconds(works, device, rounds=rounds, repeats=5)
-        yield name, {
-            "images": f"3 x {images}",
-            "ms": times,
-            "compiled": step.compiled.wanted,
-            "captured": step.graph is not None,
-            "precision": str(step.algorithms[0].backbone.precision or torch.float32).removeprefix("torch."),
-            "first_step_s": start,
-            "step_over_the_compiled_network": times["metavib"] / times["backbone"],
-            "faster_than_eager": times["metavib_eager"] / times["metavib"],
-        }
+        yield (
+            name,
+            {
+                "images": f"3 x {images}",
+                "ms": times,
+                "compiled": step.compiled.wanted,
+                "captured": step.graph is not None,
+                "precision": str(step.algorithms[0].backbone.precision or torch.float32).removeprefix(
+                    "torch."
+                ),
+                "first_step_s": start,
+                "step_over_the_compiled_network": times["metavib"] / times["backbone"],
+                "faster_than_eager": times["metavib_eager"] / times["metavib"],
+            },
+        )
         del step, eager, works
 
 
