@@ -21,6 +21,7 @@ from benchmarks.workloads import Noise, digit_runs, image_run, network_run
 from metavib.data.cache import decoded
 from metavib.data.sources.catalog import open_dataset
 from metavib.models.measuring import prediction_noise
+from metavib.training.capturing import convolutions_tried, nothing_freed, side_stream
 from metavib.training.step import Program, Trainee
 
 
@@ -92,14 +93,14 @@ def bare_backbone(run: Trainee, images: int, *, compiled: bool = False) -> Any:
 
     if device.type == "cpu":
         return work
-    stream = torch.cuda.Stream(device)
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            work()
-    torch.cuda.synchronize(device)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
+    with convolutions_tried():  # as our step has it: the network alone is to be as fast as it can
+        with side_stream(device):
+            for _ in range(3):
+                work()
+        torch.cuda.synchronize(device)
+        with nothing_freed(), torch.cuda.graph(graph):
+            work()
 
     def replay(kept: Any = (forward, ready)) -> None:  # the graph does not hold what it reads
         graph.replay()

@@ -108,7 +108,7 @@ class LocalEngine(Engine):
     def _hired(self) -> _Worker:
         """A new process. It has a session of its own, so that Ctrl-C reaches the driver alone."""
         environment = dict(os.environ)
-        found_in = str(Path(__file__).parents[2])
+        found_in = str(Path(__file__).parents[3])
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [found_in, os.environ.get("PYTHONPATH")]))
         environment.setdefault("OMP_NUM_THREADS", str(self.threads))
         gpu = None
