@@ -93,7 +93,7 @@ class LeftOut:
 
 
 @torch.no_grad()
-def answered_by_heads(algorithm: Algorithm, features: SourceFeatures) -> LeftOut:
+def answered_by_heads(algorithm: Algorithm, features: SourceFeatures, *, keeps: float = KEEPS) -> LeftOut:
     """Each domain by a head of the others. Drifts under which the model all but fails are left aside."""
     clean: dict[str, Answers] = {}
     drifted: dict[str, dict[str, Answers]] = {drift: {} for drift in features.drifted}
@@ -120,14 +120,14 @@ def answered_by_heads(algorithm: Algorithm, features: SourceFeatures) -> LeftOut
         gain = source_gain(dict.fromkeys(clean, (algorithm, features)))
         clean = {name: answers.corrected(gain) for name, answers in clean.items()}
         notes += _told(gain)
-    kept, broken = _kept_drifts(clean, drifted, algorithm.classes)
+    kept, broken = _kept_drifts(clean, drifted, algorithm.classes, keeps)
     if broken:
         notes.append(f"drifts under which the model all but fails are left aside: {', '.join(broken)}")
     return LeftOut(clean, kept, "heads", tuple(notes))
 
 
 def _kept_drifts(
-    clean: Mapping[str, Answers], drifted: Mapping[str, dict[str, Answers]], classes: int
+    clean: Mapping[str, Answers], drifted: Mapping[str, dict[str, Answers]], classes: int, keeps: float
 ) -> tuple[dict[str, dict[str, Answers]], list[str]]:
     """Drifts that leave half of what the model can do beyond guessing, and the names of the others.
 
@@ -138,7 +138,7 @@ def _kept_drifts(
     kept, broken = {}, []
     for drift, by_domain in drifted.items():
         accuracy = Answers.joined(list(by_domain.values())).accuracy
-        if accuracy - chance >= KEEPS * usual:
+        if accuracy - chance >= keeps * usual:
             kept[drift] = by_domain
         else:
             broken.append(f"{drift} ({100 * accuracy:.0f} % right)")
