@@ -1,10 +1,11 @@
 """What DomainBed's train.py wrote about ERM and MetaVIB, and what an update of each costs.
 
-    python experiments/domainbed_runs.py results/domainbed.json OUTPUT_DIR... [--remark TEXT]
+    python experiments/domainbed_runs.py results/domainbed.json OUTPUT_DIR... [--remark TEXT] [--runs-only]
 
 Each OUTPUT_DIR is the `--output_dir` of one run, made by the script in docs/python.md with DomainBed's defaults. A
 run that has not ended is taken with what it has. The updates are timed here, by CPU seconds of one thread, in
-turns, on batches of random images: DomainBed and its requirements must be importable.
+turns, on batches of random images: DomainBed and its requirements must be importable. `--runs-only` keeps the times
+that the record has.
 """
 
 from __future__ import annotations
@@ -96,13 +97,18 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--remark", default="", help="how these runs differ from a plain call of the script")
+    parser.add_argument("--runs-only", action="store_true", help="time no update; keep what the record has")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    if args.runs_only:
+        costs = json.loads(args.out.read_text())["cpu_seconds_of_an_update"]
+    else:
+        costs = {name: cost_of(*given) for name, given in NETWORKS.items()}
     record = {
         "command": "python experiments/domainbed_runs.py results/domainbed.json OUTPUT_DIR...",
         "revision": git_revision(),
         "remark": args.remark,
-        "cpu_seconds_of_an_update": {name: cost_of(*given) for name, given in NETWORKS.items()},
+        "cpu_seconds_of_an_update": costs,
         "runs": [run_of(folder) for folder in args.runs],
     }
     args.out.write_text(json.dumps(record, indent=1) + "\n")
