@@ -65,6 +65,31 @@ def step_times(machine: str) -> str:
     return markdown([*header, "MetaVIB / ERM", "network / MetaVIB", "by hand / MetaVIB"], rows)
 
 
+def any_network_steps() -> str:
+    """MetaVIB's step with networks that have no kernels of ours, against the bare network."""
+    rows = []
+    for network, own in record("networks-h200")["networks"].items():
+        times = [
+            f"{own['ms'][name]:.1f}" for name in ("metavib", "backbone", "metavib_eager", "backbone_eager")
+        ]
+        ratios = [own["step_over_the_compiled_network"], own["faster_than_eager"]]
+        rows.append([f"`{network}`", *times, *(f"{ratio:.2f}" for ratio in ratios)])
+    header = ["ms", "step, compiled", "network alone, compiled", "step, eager", "network alone, eager"]
+    return markdown([*header, "step / network", "eager / compiled"], rows)
+
+
+def race() -> str:
+    """DomainBed's runs one after another, and our grid."""
+    found = record("domainbed-race")
+    theirs = found["domainbed_seconds_a_run"]
+    rows = [
+        [f"DomainBed, {found['runs']} runs (timed: {len(theirs)})", f"{found['domainbed_seconds']:.0f}"],
+        [f"our grid of {found['runs']}", f"{found['our_seconds']:.0f}"],
+        ["ratio", f"{found['faster']:.1f}"],
+    ]
+    return markdown(["", "s"], rows)
+
+
 def validation_cost() -> str:
     """The share of validation in the time of a run on photographs."""
     found = record("validation-cost")
@@ -204,6 +229,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "grids": grid_times,
     "steps on the GPU": lambda: step_times("h200"),
     "steps on the CPU": lambda: step_times("cpu"),
+    "networks on the GPU": any_network_steps,
+    "race": race,
     "validation": validation_cost,
     "prediction on the GPU": lambda: prediction_times("h200"),
     "prediction on the CPU": lambda: prediction_times("cpu"),
