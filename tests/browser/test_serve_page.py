@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from browser_fixtures import serious_faults
 from PIL import Image
 
 from metavib.serving.predictions import Predictions
@@ -354,6 +355,7 @@ def test_the_page_fits_and_can_be_read(server, visit, picture, tmp_path, width, 
     keep(seen.page, f"{width}-{scheme}")
     scroll = seen.page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
     assert scroll[0] <= scroll[1]
+    assert serious_faults(seen.page) == []
     for number in range(5):
         box = found.nth(number).bounding_box()
         assert box["x"] >= 0

@@ -70,6 +70,13 @@ def test_what_features_cannot_tell_apart_is_not_judged(digits):
     assert "not judged" in in_words(check)
 
 
+def test_the_words_say_of_how_many_classes_labels_were_looked_at():
+    some = LabelCheck((), judged=2, classes=4, images=80)
+    assert in_words(some) == "labels: those of 2 of the 4 classes looked at, 0 may be wrong"
+    assert in_words(some._replace(judged=4)) == "labels: looked at, 0 may be wrong"
+    assert "not judged" in in_words(some._replace(judged=1))  # there is no other class to look like
+
+
 def test_one_domain_is_enough(digits):
     alone = [one for one in digits if one.domain == "0"]
     images, planted = with_planted(alone, 0.03)
