@@ -8,7 +8,14 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from metavib.data import suspicious_labels
-from metavib.data.suspicious_labels import Labelled, check_labels, features_of, in_words, remarks_on_labels
+from metavib.data.suspicious_labels import (
+    LabelCheck,
+    Labelled,
+    check_labels,
+    features_of,
+    in_words,
+    remarks_on_labels,
+)
 
 ANGLES = (0, 15, 30)
 
