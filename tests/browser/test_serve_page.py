@@ -261,7 +261,9 @@ def test_training_images_are_shown_only_where_the_model_keeps_some(start, predic
     other = start(predictors={"sampled": scripted}, shower=ExampleShower(scripted, kept))
     seen = visit(other)
     seen.page.set_input_files("#choose", [picture(0.9), picture(0.0)])
-    assert cards(seen.page, 2).nth(1).locator(".examples").count() == 0  # what is foreign is like none of them
+    assert (
+        cards(seen.page, 2).nth(1).locator(".examples").count() == 0
+    )  # what is foreign is like none of them
     card = seen.page.locator("article").first
     assert "of cat in training" in card.locator(".examples").inner_text()
     shown = card.locator(".examples img")

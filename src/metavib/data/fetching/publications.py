@@ -172,7 +172,15 @@ PUBLICATIONS: dict[str, Publication] = {
         "Zhou et al., Deep domain-adversarial image generation for domain generalisation, AAAI 2020",
         f"{NOT_PUBLISHED} (of its parts, SVHN is for non-commercial use only)",
         "https://github.com/KaiyangZhou/Dassl.pytorch",
-        (Archive("digits-dg.zip", (f"{_DRIVE}15V7EsHfCcfbKgsDmzQKj_DfXt_XYp_P7",)),),
+        (
+            Archive(
+                "digits-dg.zip",
+                (
+                    f"{_DRIVE}15V7EsHfCcfbKgsDmzQKj_DfXt_XYp_P7",
+                    "https://csip.fzu.edu.cn/files/datasets/SSDG/digits_dg.zip",
+                ),
+            ),
+        ),
         domains=4,
         classes=10,
         images=24_000,
