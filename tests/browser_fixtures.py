@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+SERIOUS = ("serious", "critical")
 
 
 @pytest.fixture(scope="module")
@@ -22,3 +23,14 @@ def browser() -> Iterator[Any]:
         chromium = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield chromium
         chromium.close()
+
+
+def serious_faults(page: Any) -> list[str]:
+    """What axe finds on an open page that some people could not read or use."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe-playwright-python")
+    return [
+        f"{one['id']}: {one['help']}: {node['html'][:200]}"
+        for one in axe.Axe().run(page).response["violations"]
+        if one["impact"] in SERIOUS
+        for node in one["nodes"]
+    ]

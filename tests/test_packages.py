@@ -130,7 +130,6 @@ def test_without_extras_it_trains_and_predicts(
 ) -> None:
     first = run("--version").stdout.splitlines()[0]
     assert first == f"metavib {metavib.__version__}"
-    assert "usage: metavib demo" in run("demo", "--help").stdout
     run("train", folder, "--out", tmp_path / "run", *QUICK)
     image = next(folder.rglob("*.png"))
     answer = run("predict", tmp_path / "run", image, "--csv").stdout
@@ -138,6 +137,16 @@ def test_without_extras_it_trains_and_predicts(
     code = "import metavib, sys; print(metavib.__file__)"
     found = called(environment / "bin" / "python", "-I", "-c", code).stdout
     assert found.startswith(str(environment))
+
+
+def test_without_extras_the_demo_goes_to_its_end(
+    run: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    out = run("demo", "--steps", "2", "--targets", "75", "--out", tmp_path / "demo").stdout
+    assert "Accuracy on the unseen angle" in out
+    assert "<h1>metavib report</h1>" in (tmp_path / "demo" / "report.html").read_text()
+    (command,) = (line.split() for line in out.splitlines() if line.startswith("  metavib predict"))
+    assert len(run(*command[1:], "--csv").stdout.splitlines()) == 11  # ten digits
 
 
 def test_an_extra_that_is_not_there_is_named(environment: Path, folder: Path, tmp_path: Path) -> None:

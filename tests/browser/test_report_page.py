@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from browser_fixtures import serious_faults
 
 from metavib.interfaces.cli.main import main
 
@@ -95,6 +96,11 @@ def test_only_what_is_too_wide_scrolls_and_never_the_page(opened):
         "[document.documentElement.scrollWidth, document.body.scrollWidth, window.innerWidth]"
     )
     assert max(widths[:2]) <= widths[2]
+
+
+@every_way
+def test_the_page_has_no_serious_fault_of_accessibility(opened):
+    assert serious_faults(opened.page) == []
 
 
 @every_way

@@ -9,12 +9,15 @@ import base64
 import csv
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
+from browser_fixtures import serious_faults
 from PIL import Image
 
 from metavib.serving.predictions import Predictions
@@ -171,6 +174,48 @@ def test_foreign_is_said_in_words(server, visit, picture):
     assert seen.messages == []
 
 
+def test_what_a_calibrated_model_was_measured_to_do_is_said_once(start, predictors, visit, picture):
+    scripted = Scripted(predictors["sampled"])
+    scripted.assurance = SimpleNamespace(
+        in_words=lambda: "90% answered: measured on 3 left-out source domains",
+        promise=SimpleNamespace(threshold=0.8),
+    )
+    seen = visit(start(predictors={"sampled": scripted}))
+    seen.page.set_input_files("#choose", [picture(0.9), picture(0.6)])
+    sure, unsure = (cards(seen.page, 2).nth(number).locator(".judgement").inner_text() for number in range(2))
+    assert sure == "Sure enough."
+    assert "let a person look" in unsure
+    said = seen.page.locator("#assurance")
+    assert said.inner_text() == 'What "sure" is worth: 90% answered: measured on 3 left-out source domains.'
+    seen.page.get_by_text("How to read this").click()
+    assert "judged by sources that were left out" in seen.page.locator("#legend-unsure").inner_text()
+    assert seen.messages == []
+
+
+def test_of_many_classes_the_improbable_are_folded(start, predictors, visit, picture):
+    scripted = Scripted(predictors["sampled"])
+    names = tuple("abcdefgh")
+
+    def classify(pixels: np.ndarray, classifiers: bool = True) -> Predictions:
+        given = Scripted.classify(scripted, pixels)
+        shares = np.array([[0.9, 0.05, 0.02, 0.02, 0.004, 0.003, 0.002, 0.001]]).repeat(len(pixels), 0)
+        return replace(
+            given,
+            classes=names,
+            probabilities=shares,
+            classifiers=shares[:, None],
+            distances=np.ones_like(shares),
+        )
+
+    scripted.classify = classify
+    seen = visit(start(predictors={"sampled": scripted}))
+    seen.page.set_input_files("#choose", picture(0.9))
+    card = cards(seen.page, 1)
+    assert [name.inner_text() for name in card.locator("th").all() if name.is_visible()] == list("abcd")
+    assert card.get_by_text("The other 4 classes").is_visible()
+    assert seen.messages == []
+
+
 def test_the_answers_are_a_table_to_download_which_computes_nothing(server, visit, picture, tmp_path):
     seen = visit(server)
     (tmp_path / "broken.png").write_bytes(b"hello")
@@ -215,8 +260,11 @@ def test_training_images_are_shown_only_where_the_model_keeps_some(start, predic
     scripted = Scripted(predictors["sampled"])
     other = start(predictors={"sampled": scripted}, shower=ExampleShower(scripted, kept))
     seen = visit(other)
-    seen.page.set_input_files("#choose", picture(0.9))
-    card = cards(seen.page, 1)
+    seen.page.set_input_files("#choose", [picture(0.9), picture(0.0)])
+    assert (
+        cards(seen.page, 2).nth(1).locator(".examples").count() == 0
+    )  # what is foreign is like none of them
+    card = seen.page.locator("article").first
     assert "of cat in training" in card.locator(".examples").inner_text()
     shown = card.locator(".examples img")
     assert shown.count() == 1
@@ -354,6 +402,7 @@ def test_the_page_fits_and_can_be_read(server, visit, picture, tmp_path, width, 
     keep(seen.page, f"{width}-{scheme}")
     scroll = seen.page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
     assert scroll[0] <= scroll[1]
+    assert serious_faults(seen.page) == []
     for number in range(5):
         box = found.nth(number).bounding_box()
         assert box["x"] >= 0

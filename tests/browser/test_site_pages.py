@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser_fixtures import serious_faults
 
 pytestmark = pytest.mark.browser
 
@@ -28,7 +29,6 @@ PAGES = (
     "reference/python-api",
     "records",
 )
-SERIOUS = ("serious", "critical")
 
 
 @pytest.fixture(
@@ -45,7 +45,6 @@ def context(browser: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_has_no_serious_fault_of_accessibility_and_fits_its_window(context, site: Path, name):
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe-playwright-python")
     page = context.new_page()
     messages: list[str] = []
     requests: list[str] = []
@@ -60,14 +59,22 @@ def test_a_page_has_no_serious_fault_of_accessibility_and_fits_its_window(contex
     assert all(address.startswith("file:") for address in requests)
     widths = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
     assert widths[0] <= widths[1]
-    found = axe.Axe().run(page).response["violations"]
-    serious = [
-        f"{one['id']}: {one['help']}: {node['html'][:200]}"
-        for one in found
-        if one["impact"] in SERIOUS
-        for node in one["nodes"]
-    ]
-    assert serious == []
+    assert serious_faults(page) == []
+
+
+def test_no_page_of_all_has_a_serious_fault_or_is_wider_than_a_phone(browser, site: Path):
+    context = browser.new_context(viewport={"width": 400, "height": 900}, color_scheme="dark")
+    page = context.new_page()
+    found = {}
+    for path in sorted(site.rglob("*.html")):
+        page.goto(path.as_uri())
+        faults = serious_faults(page)
+        if page.evaluate("document.documentElement.scrollWidth > window.innerWidth"):
+            faults.append("it is wider than the window")
+        if faults:
+            found[str(path.relative_to(site))] = faults
+    context.close()
+    assert found == {}
 
 
 def test_drawings_follow_the_choice_of_light_or_dark(browser, site: Path):

@@ -8,7 +8,14 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from metavib.data import suspicious_labels
-from metavib.data.suspicious_labels import Labelled, check_labels, features_of, in_words, remarks_on_labels
+from metavib.data.suspicious_labels import (
+    LabelCheck,
+    Labelled,
+    check_labels,
+    features_of,
+    in_words,
+    remarks_on_labels,
+)
 
 ANGLES = (0, 15, 30)
 
@@ -68,6 +75,13 @@ def test_what_features_cannot_tell_apart_is_not_judged(digits):
     check = check_labels(noise)
     assert (check.suspicious, check.judged) == ((), 0)
     assert "not judged" in in_words(check)
+
+
+def test_the_words_say_of_how_many_classes_labels_were_looked_at():
+    some = LabelCheck((), judged=2, classes=4, images=80)
+    assert in_words(some) == "labels: those of 2 of the 4 classes looked at, 0 may be wrong"
+    assert in_words(some._replace(judged=4)) == "labels: looked at, 0 may be wrong"
+    assert "not judged" in in_words(some._replace(judged=1))  # there is no other class to look like
 
 
 def test_one_domain_is_enough(digits):

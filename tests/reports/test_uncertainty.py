@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -88,3 +89,14 @@ def test_the_figures_hold_the_numbers_they_draw(judged: Make) -> None:
     assert all(row[4] == pytest.approx(0, abs=1e-9) for row in erm)
     assert isinstance(numbers, Figure)
     assert {row[0]: row[2] for row in numbers.rows}["ERM"] == pytest.approx(0.75)
+
+
+def test_numbers_stand_beside_their_bars(judged: Make) -> None:
+    numbers = uncertainty([judged(), judged(algorithm="erm")])[3]
+    assert isinstance(numbers, Figure)
+    bars = re.findall(r'<g id="patch_\d+">\s*<path d="M [\d.]+ [\d.]+ \nL ([\d.]+) ', numbers.svg)
+    ends = {round(float(end), 2) for end in bars}
+    words = re.findall(r'<text style="font-size: 7px[^>]*?(?:x="|translate\()([\d.]+)', numbers.svg)
+    assert len(words) == 10  # two methods, five measures
+    for word in map(float, words):
+        assert any(3.9 < word - end < 4.1 for end in ends), word

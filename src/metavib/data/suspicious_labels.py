@@ -98,10 +98,10 @@ def remarks_on_labels(check: LabelCheck, all_images: int) -> list[str]:
 
 def in_words(check: LabelCheck) -> str:
     """Of how many classes the labels were judged."""
-    if not check.judged:
+    if check.judged < 2:  # an image of one class must look like another one that can be told
         return "labels: not judged, simple features do not tell these classes apart"
-    some = "" if check.judged == check.classes else f" of {check.judged} of the {check.classes} classes"
-    return f"labels: looked at{some}, {len(check.suspicious)} may be wrong"
+    some = "" if check.judged == check.classes else f"those of {check.judged} of the {check.classes} classes "
+    return f"labels: {some}looked at, {len(check.suspicious)} may be wrong"
 
 
 def check_labels(images: Sequence[Labelled]) -> LabelCheck:

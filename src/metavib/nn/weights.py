@@ -85,7 +85,7 @@ def _imagenet_state(backbone: Backbone) -> dict[str, Tensor]:
     except (OSError, HTTPException, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise UserError(
             f"the ImageNet weights of {name} could not be had from {backbone.imagenet_weights.url}; "
-            "download them elsewhere and give the file with --weights FILE."
+            "download them elsewhere and give the file with --weights FILE, or begin without any: --weights none."
         ) from error
 
 

@@ -7,6 +7,7 @@ Archives of different mirrors may have different layouts; the loader knows them 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -44,6 +45,11 @@ class Publication:
         sizes = [archive.size for archive in self.archives]
         known = [size for size in sizes if size is not None]
         return sum(known) if len(known) == len(sizes) else None
+
+    @property
+    def licence_in_short(self) -> str:
+        """Its name, without address and advice."""
+        return re.split(r"[:(]", self.licence, maxsplit=1)[0].strip()
 
 
 def _both_schemes(path: str) -> tuple[str, ...]:
@@ -166,7 +172,15 @@ PUBLICATIONS: dict[str, Publication] = {
         "Zhou et al., Deep domain-adversarial image generation for domain generalisation, AAAI 2020",
         f"{NOT_PUBLISHED} (of its parts, SVHN is for non-commercial use only)",
         "https://github.com/KaiyangZhou/Dassl.pytorch",
-        (Archive("digits-dg.zip", (f"{_DRIVE}15V7EsHfCcfbKgsDmzQKj_DfXt_XYp_P7",)),),
+        (
+            Archive(
+                "digits-dg.zip",
+                (
+                    f"{_DRIVE}15V7EsHfCcfbKgsDmzQKj_DfXt_XYp_P7",
+                    "https://csip.fzu.edu.cn/files/datasets/SSDG/digits_dg.zip",
+                ),
+            ),
+        ),
         domains=4,
         classes=10,
         images=24_000,

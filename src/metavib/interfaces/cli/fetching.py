@@ -112,8 +112,11 @@ def list_published(arguments: argparse.Namespace) -> int:
     rows = []
     for name, one in PUBLICATIONS.items():
         size = "not published" if one.size is None else in_gigabytes(one.size)
-        rows.append([name, str(one.domains), str(one.classes), f"{one.images:,}", size, one.licence])
+        rows.append([name, str(one.domains), str(one.classes), f"{one.images:,}", size, one.licence_in_short])
     print_result(table(["name", "domains", "classes", "images", "download", "licence"], rows, left=True))
+    print_result(
+        "metavib fetch NAME says more about the licence, then downloads. Of the Hugging Face hub: hf:OWNER/NAME"
+    )
     if arguments.json:
         print_json({name: {"licence": one.licence, "page": one.page} for name, one in PUBLICATIONS.items()})
     return 0

@@ -35,7 +35,10 @@ def test_without_a_name_all_are_listed_with_their_licences(metavib):
     assert status == 0
     for name, one in PUBLICATIONS.items():
         line = next(line for line in out.splitlines() if line.split()[0] == name)
-        assert one.licence in line
+        assert one.licence_in_short in line
+        assert one.licence.startswith(one.licence_in_short)
+        assert len(line) <= 120
+    assert "metavib fetch NAME says more about the licence" in out
 
 
 def test_a_dataset_is_fetched_and_its_licence_named(metavib, pacs, tmp_path):

@@ -5,6 +5,7 @@ const AT_ONCE = 4; // requests
 const MOST_CARDS = 60; // the oldest go first; the table keeps their rows
 const MOST_ROWS = 10_000;
 const MOST_BARS = 12; // classes without unfolding
+const LEAST_BARS = 3; // however improbable they are; of the others those of 1 % or more
 const TRIES = 5; // while the server is busy
 
 const find = (id) => document.getElementById(id);
@@ -70,9 +71,14 @@ async function learnFacts() {
     (facts.unseen_domain === null
       ? "and was tested on nothing else: no domain was held out."
       : `and was tested on ${facts.unseen_domain}, which it had never seen.`);
+  // What "sure" is worth is said once, above the answers.
+  find("assurance").hidden = facts.assurance === null;
+  if (facts.assurance !== null) find("assurance").textContent = `What "sure" is worth: ${facts.assurance}.`;
   find("legend-unsure").textContent =
-    `there is more doubt (entropy) than for ${percent(facts.coverage, 0)} of the ${checkedOn()}images from its sources ` +
-    "that the model was checked on after training. Such labels are wrong more often.";
+    facts.assurance === null
+      ? `there is more doubt (entropy) than for ${percent(facts.coverage, 0)} of the ${checkedOn()}images from its sources ` +
+        "that the model was checked on after training. Such labels are wrong more often."
+      : "the probability is lower than it may be for a sure answer, judged by sources that were left out. Such labels are wrong more often.";
   return true;
 }
 
@@ -212,12 +218,14 @@ function showPrediction(card, prediction) {
   const words = inWords(prediction, sorted);
   Object.assign(card.row, { prediction, sorted, words });
   said.replaceChildren(make("p", "label", words), judgement(...certainty(prediction)));
-  if (prediction.nearest && prediction.nearest.length) said.append(examples(prediction));
-  said.append(bars(sorted.slice(0, MOST_BARS), prediction, "Probability of each class"));
-  if (sorted.length > MOST_BARS) {
+  if (!prediction.foreign && prediction.nearest && prediction.nearest.length) said.append(examples(prediction));
+  const shown = Math.min(MOST_BARS, Math.max(LEAST_BARS, sorted.filter(([, probability]) => probability >= 0.01).length));
+  said.append(bars(sorted.slice(0, shown), prediction, "Probability of each class"));
+  if (sorted.length > shown) {
     const rest = make("details");
-    rest.append(make("summary", "", `The other ${sorted.length - MOST_BARS} classes`));
-    rest.append(bars(sorted.slice(MOST_BARS), prediction, "Probability of the other classes"));
+    const others = sorted.length - shown;
+    rest.append(make("summary", "", others === 1 ? "The other class" : `The other ${others} classes`));
+    rest.append(bars(sorted.slice(shown), prediction, "Probability of the other classes"));
     said.append(rest);
   }
   said.append(...nearest(prediction), numbers(prediction, sorted.length));
@@ -254,14 +262,11 @@ function examples(prediction) {
 }
 
 function certainty(prediction) {
-  const measured = facts && facts.assurance ? ` Measured on sources that were left out: ${facts.assurance}.` : "";
   if (prediction.foreign) {
-    const guess = `Its best guess, ${prediction.label}, means little.`;
-    return ["Foreign", `This image is like nothing that the model knows. ${guess}${measured}`];
+    return ["Foreign", `This image is like nothing that the model knows. Its best guess, ${prediction.label}, means little.`];
   }
-  if (measured) {
-    if (prediction.unsure) return ["Unsure", `Do not rely on this label.${measured}`];
-    return ["", `Sure enough.${measured}`];
+  if (facts && facts.assurance !== null) {
+    return prediction.unsure ? ["Unsure", "Do not rely on this label: let a person look."] : ["", "Sure enough."];
   }
   if (prediction.unsure === null) return ["", "This model does not say when it is unsure: it was saved without that."];
   const usual = `${facts ? percent(facts.coverage, 0) : "most"} of the ${checkedOn()}images that the model was checked on.`;
