@@ -1,7 +1,8 @@
-"""Whether revisions train to the same bytes: sha256 of models and logs of a run, a stacked grid and a resumed run.
+"""Whether revisions train to the same bytes: sha256 of models and logs, old against new.
 
-    python experiments/same_bytes.py db21c1e 93d523e --record results/same-bytes.json
+    python experiments/same_bytes.py db21c1e HEAD --record results/same-bytes.json
 
+A cell of the demo's table, as long as the demo was; a run; a stacked grid; and a run that Ctrl-C interrupts.
 Each revision is taken out of git into a folder of its own and called as a user does, on one thread of a CPU. A
 change of structure alone must leave every hash as it was.
 """
@@ -27,6 +28,19 @@ TRAIN += ["--device", "cpu", "--threads", "1"]
 for _setting in ("images_per_domain=16", "repeats=2", "validations=2"):
     TRAIN += ["--set", _setting]
 GRID = [*TRAIN, "--seeds", "2", "--batch", "2", "--yes", "--out", "grid"]
+DEMO = [
+    "train",
+    "rotated-digits",
+    "--preset",
+    "demo",
+    "--target",
+    "75",
+    "--algorithm",
+    "metavib",
+    "--seed",
+    "0",
+]
+DEMO += ["--set", "record_information=10", "--device", "cpu", "--threads", "1", "--out", "demo"]
 ALONE = [*TRAIN, "--seed", "0", "--out", "run"]
 RESUMED = [*TRAIN, "--seed", "0", "--checkpoint-seconds", "0", "--out", "resumed"]
 
@@ -47,7 +61,7 @@ def main() -> int:
     print("the same bytes" if same else "the bytes differ")
     if arguments.record:
         command = " ".join(["python experiments/same_bytes.py", *arguments.revisions])
-        commands = {"run": ALONE, "grid": GRID, "resumed": RESUMED}
+        commands = {"demo": DEMO, "run": ALONE, "grid": GRID, "resumed": RESUMED}
         record = {"command": command, "commands": {what: " ".join(words) for what, words in commands.items()}}
         record |= {"same": same, "sha256": found}
         Path(arguments.record).write_text(json.dumps(record, indent=1) + "\n")
@@ -74,6 +88,7 @@ def hashes_of(revision: str, folder: Path) -> dict[str, str]:
         if status := start(words).wait():
             raise SystemExit(f"{revision}: metavib {' '.join(words)} ended with status {status}")
 
+    run(DEMO)
     run(ALONE)
     run(GRID)
     interrupted = start(RESUMED)
@@ -83,7 +98,11 @@ def hashes_of(revision: str, folder: Path) -> dict[str, str]:
     if interrupted.wait() != 130:
         raise SystemExit(f"{revision}: the run ended before it was interrupted")
     run(RESUMED)
-    files = [*work.rglob("model.safetensors"), *work.rglob("metrics.jsonl")]
+    files = [
+        path
+        for name in ("model.safetensors", "metrics.jsonl", "information.jsonl")
+        for path in work.rglob(name)
+    ]
     return {
         str(path.relative_to(work)): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(files)
     }

@@ -44,7 +44,7 @@ class HubFile(NamedTuple):
     split: str
 
 
-class Listed(NamedTuple):
+class HubListing(NamedTuple):
     """What the hub says of a dataset."""
 
     revision: str
@@ -91,7 +91,7 @@ def fetch_from_hub(
     return Fetched(open_hugging_face(name, root), was_there=False)
 
 
-def listing(repository: Repository) -> Listed:
+def listing(repository: Repository) -> HubListing:
     """The Parquet files of the dataset, or of what the hub made of it."""
     for branch in ("main", CONVERTED):
         found = _asked(repository, branch)
@@ -100,7 +100,7 @@ def listing(repository: Repository) -> Listed:
         if parquet:
             card = found.get("cardData")
             licence = card.get("license") if isinstance(card, dict) else None
-            return Listed(str(found.get("sha", branch)), str(licence or "none is published"), parquet)
+            return HubListing(str(found.get("sha", branch)), str(licence or "none is published"), parquet)
     raise UserError(
         f"{repository} has no Parquet files, and the hub made none of it: download it by hand, and name the "
         "folder."
@@ -175,7 +175,7 @@ def _of_subset(files: Sequence[HubFile], wanted: str | None, repository: Reposit
     return list(files)
 
 
-def _tell(repository: Repository, listed: Listed, files: Sequence[HubFile], progress: Progress) -> None:
+def _tell(repository: Repository, listed: HubListing, files: Sequence[HubFile], progress: Progress) -> None:
     size = in_gigabytes(sum(file.size for file in files))
     progress.say(
         f"{repository} of the Hugging Face hub, {size} to download, revision {listed.revision[:12]}."
@@ -185,7 +185,7 @@ def _tell(repository: Repository, listed: Listed, files: Sequence[HubFile], prog
 
 def _assemble(
     repository: Repository,
-    listed: Listed,
+    listed: HubListing,
     files: Sequence[HubFile],
     work: Path,
     wanted: Columns,

@@ -28,6 +28,10 @@ def evaluate_run(arguments: argparse.Namespace) -> int:
         raise UserError(f"there is no run directory {directory.path}.")
     described = read_description(directory)
     experiment = described.experiment
+    if directory.results.exists():
+        read_results(
+            directory.results
+        )  # refused now where it cannot be read, not after the images are measured
     device = resolve_device(arguments.device)
     algorithm, description = load_model(directory.path, device, own_network(arguments.backbone))
     root = data_root(arguments)

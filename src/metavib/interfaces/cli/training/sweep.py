@@ -169,11 +169,10 @@ def tell_ranking(plan: Plan, measured: list[Measured], out: Path, *, as_json: bo
     """Print and write the ranking; the exit status."""
     record = ranking.ranking_of(plan, measured, out.resolve())
     print_result(f"{ranking.caption(record)}\n\n{ranking.as_table(record)}")
-    atomic.write_json(out / "ranking.json", record)
-    atomic.write_text(out / "ranking.md", ranking.as_markdown(record))
+    record.write(out)
     print_result(f"\nwritten to {out}/ranking.md and ranking.json")
     if as_json:
-        print_json(record)
+        print_json(record.to_json())
     failed = [(one.contest, why) for one in measured for why in one.failures]
     for contest, why in failed:
         say(f"metavib: no result for {contest.algorithm}, {contest.target!r} unseen: {why}")
