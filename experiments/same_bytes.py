@@ -23,24 +23,23 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TRAIN = ["train", "rotated-digits", "--target", "75", "--algorithm", "metavib", "--steps", "6"]
-TRAIN += ["--device", "cpu", "--threads", "1"]
-for _setting in ("images_per_domain=16", "repeats=2", "validations=2"):
-    TRAIN += ["--set", _setting]
-GRID = [*TRAIN, "--seeds", "2", "--batch", "2", "--yes", "--out", "grid"]
-DEMO = [
+CELL = [
     "train",
     "rotated-digits",
-    "--preset",
-    "demo",
     "--target",
     "75",
     "--algorithm",
     "metavib",
-    "--seed",
-    "0",
+    "--device",
+    "cpu",
+    "--threads",
+    "1",
 ]
-DEMO += ["--set", "record_information=10", "--device", "cpu", "--threads", "1", "--out", "demo"]
+TRAIN = [*CELL, "--steps", "6"]
+for _setting in ("images_per_domain=16", "repeats=2", "validations=2"):
+    TRAIN += ["--set", _setting]
+GRID = [*TRAIN, "--seeds", "2", "--batch", "2", "--yes", "--out", "grid"]
+DEMO = [*CELL, "--preset", "demo", "--seed", "0", "--set", "record_information=10", "--out", "demo"]
 ALONE = [*TRAIN, "--seed", "0", "--out", "run"]
 RESUMED = [*TRAIN, "--seed", "0", "--checkpoint-seconds", "0", "--out", "resumed"]
 

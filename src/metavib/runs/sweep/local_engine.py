@@ -14,7 +14,6 @@ from typing import IO, Any, final
 
 import torch
 
-import metavib
 from metavib.core import atomic
 from metavib.core.cores import allowed, idle
 from metavib.core.errors import UserError
@@ -109,7 +108,7 @@ class LocalEngine(Engine):
     def _hired(self) -> _Worker:
         """A new process. It has a session of its own, so that Ctrl-C reaches the driver alone."""
         environment = dict(os.environ)
-        found_in = str(Path(metavib.__file__).parents[1])
+        found_in = str(Path(__file__).parents[3])  # the folder around the package
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [found_in, os.environ.get("PYTHONPATH")]))
         environment.setdefault("OMP_NUM_THREADS", str(self.threads))
         gpu = None
