@@ -25,5 +25,5 @@ def resolve_device(name: str) -> torch.device:
 
 
 def widest_float(device: torch.device) -> torch.dtype:
-    """The most accurate numbers that the device has: float64, which Apple's GPUs lack."""
+    """The widest floating-point type of the device: float64, or float32 on Apple's GPUs."""
     return torch.float32 if device.type == "mps" else torch.float64
