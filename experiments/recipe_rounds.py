@@ -1,6 +1,6 @@
 """Train the cells of a plan one after another and keep a record: to choose a recipe, then to measure it.
 
-    python experiments/recipe_rounds.py PLAN.json OUT.json --runs FOLDER [--device cuda] [--only ROUND] [--part 1/4]
+    python experiments/recipe_rounds.py PLAN OUT.json --runs FOLDER [--device cuda] [--only ROUND] [--part 1/4]
 
 A plan is a list of rounds. A round names a dataset, its tasks, its seeds, settings that variants share, and the
 variants: an algorithm, a preset, an average, a backbone, further settings. A task is a domain that is left out and

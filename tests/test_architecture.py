@@ -119,7 +119,9 @@ def test_stages_take_from_one_another_what_is_exported(path: Path) -> None:
             package /= name
 
 
-@pytest.mark.parametrize("package", [path.parent for path in FILES if path.name == "__init__.py"], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "package", [path.parent for path in FILES if path.name == "__init__.py"], ids=lambda path: path.name
+)
 def test_what_a_package_exports_is_there(package: Path) -> None:
     for name in exported_by(package) if package != ROOT else ():  # what users import has tests of its own
         module = (package / f"{name}.py").is_file() or (package / name / "__init__.py").is_file()

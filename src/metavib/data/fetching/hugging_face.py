@@ -132,9 +132,9 @@ def _asked(repository: Repository, branch: str) -> dict[str, Any]:
         reason = getattr(error, "reason", error)
         raise UserError(f"the Hugging Face hub cannot be reached ({reason}). Try again later.") from error
     except ValueError as error:
-        raise UserError(f"the Hugging Face hub answers what is no JSON ({error}).") from error
+        raise UserError(f"the Hugging Face hub did not answer in JSON ({error}).") from error
     if not isinstance(found, dict):
-        raise UserError("the Hugging Face hub answers in another form than is known.")
+        raise UserError("the Hugging Face hub answered in an unknown form.")
     return found
 
 
@@ -257,5 +257,5 @@ def _endpoint() -> str:
     """The hub, or where HF_ENDPOINT says it is, as for Hugging Face's own libraries."""
     given = os.environ.get("HF_ENDPOINT", HUB).rstrip("/")
     if not given.startswith(("http://", "https://")):
-        raise UserError(f"HF_ENDPOINT is {given!r}, which is no address of the web.")
+        raise UserError(f"HF_ENDPOINT is {given!r}, which is not a web address.")
     return given

@@ -40,7 +40,7 @@ class LocalEngine(Engine):
 
     def __init__(self, device: torch.device, workers: int | None, errors: Path) -> None:
         if workers is not None and workers < 1:
-            raise UserError("--workers takes a whole number from 1.")
+            raise UserError("--workers must be a whole number from 1.")
         self.device, self.errors = device, errors
         cores = allowed()
         self.gpus: list[str] = _visible_gpus() if device.type == "cuda" and device.index is None else []

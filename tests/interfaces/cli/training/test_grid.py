@@ -460,7 +460,7 @@ def test_a_value_that_is_said_twice_is_one(command):
         (["--seeds", "-1"], "--seeds must be"),
         (["--seeds", "3,,"], "--seeds must be"),
         (["--seeds", "2", "--seed", "1"], "--seed and --seeds cannot be given together"),
-        (["--seeds", "2", "--batch", "0"], "--batch takes a whole number from 1"),
+        (["--seeds", "2", "--batch", "0"], "--batch must be a whole number from 1"),
         (["--target", "art,nowhere"], "unknown target domain 'nowhere'"),
         (["--target", "art,"], "unknown target domain ''"),
         (["--algorithm", "metavib,erl"], "unknown algorithm 'erl'"),

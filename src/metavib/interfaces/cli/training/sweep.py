@@ -67,14 +67,14 @@ def check_flags(arguments: argparse.Namespace) -> None:
     for name, least in (("batch", 1), ("workers", 1), ("retries", 0)):
         value = getattr(arguments, name)
         if value is not None and value < least:
-            raise UserError(f"--{name} takes a whole number from {least}.")
+            raise UserError(f"--{name} must be a whole number from {least}.")
     for name in ("gpus_per_task", "cpus_per_task"):
         value = getattr(arguments, name)
         flag = f"--{name.replace('_', '-')}"
         if value is not None and (
             not math.isfinite(value) or value < 0 or (value > 1 and value != int(value))
         ):
-            raise UserError(f"{flag} takes a share from 0 to 1, or a whole number.")
+            raise UserError(f"{flag} must be a share from 0 to 1, or a whole number.")
     if arguments.engine == "local":
         resolve_device(arguments.device)
     elif arguments.device not in DEVICES:  # which there may be elsewhere

@@ -39,7 +39,7 @@ def check_together(arguments: argparse.Namespace) -> None:
     if text is None:
         return
     if text != AUTO and not (text.isdecimal() and text.isascii() and 1 <= int(text) <= MOST):
-        raise UserError(f"--together takes a number of processes from 1 to {MOST}, or auto, not {text}.")
+        raise UserError(f"--together must be a number of processes from 1 to {MOST}, or auto, not {text}.")
     if arguments.log:
         raise UserError("--log follows the runs of one process: leave it out, or --together.")
     if arguments.select == LEAVE_ONE_DOMAIN_OUT:
