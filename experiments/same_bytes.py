@@ -30,7 +30,7 @@ for _setting in ("images_per_domain=16", "repeats=2", "validations=2"):
 GRID = [*TRAIN, "--seeds", "2", "--batch", "2", "--yes", "--out", "grid"]
 DEMO = [*CELL, "--preset", "demo", "--seed", "0"]
 DEMO_ERM = [*DEMO, "--algorithm", "erm", "--out", "demo-erm"]
-# `roles = every`, which the demo has, sums in another order since then (CHANGELOG): bytes can be compared with one.
+# The demo has `roles = every`, which sums in another order since then (CHANGELOG).
 DEMO_METAVIB = [*DEMO, "--algorithm", "metavib", "--set", "roles=one", "--set", "record_information=10"]
 DEMO_METAVIB += ["--out", "demo-metavib"]
 ALONE = [*TRAIN, "--seed", "0", "--out", "run"]
