@@ -134,7 +134,9 @@ def choose(
         for candidate in one.candidates:
             runs = [done[fold] for fold in one.folds(candidate)]
             judgements.append(judged_by(runs))
-            found = {run.cell.experiment.target: unseen_accuracy(run.results) for run in runs if run.results}
+            found = {
+                str(run.cell.experiment.target): unseen_accuracy(run.results) for run in runs if run.results
+            }
             settings = {name: flat(candidate.experiment.to_json())[name] for name in names}
             identity = candidate.experiment.identity()
             records.append(Candidate(identity, settings, found, judgements[-1].score))
