@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     for option in ("rounds", "widest"):
         value = getattr(arguments, option)
         if value is not None and value < 1:
-            raise UserError(f"--{option} takes a whole number from 1.")
+            raise UserError(f"--{option} must be a whole number from 1.")
     device = resolve_device(arguments.device)
     gpu = device.type == "cuda"
     record: dict[str, Any] = {

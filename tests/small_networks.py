@@ -38,7 +38,7 @@ def wrapped() -> nn.Module:
 
 
 class Faulty(Plain):
-    """The same with something that must not be."""
+    """This network with a layer that must be refused."""
 
     def __init__(self, fault: str) -> None:
         super().__init__(2 if fault == "channels" else 3)

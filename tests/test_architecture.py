@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,6 +87,46 @@ def test_imports_point_one_way(path: Path) -> None:
         if package == "metavib" and unit not in (own, "__version__"):
             assert LAYERS.index(unit) < LAYERS.index(own), f"{own} imports {module}"
             assert unit not in APART.get(own, ()), f"{own} imports {module}"
+
+
+def exported_by(package: Path) -> set[str]:
+    """The names in `__all__` of a package; none where it has no such list."""
+    for node in ast.parse((package / "__init__.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
+def names_taken(path: Path) -> Iterator[list[str]]:
+    """Each name that a file imports from the package, from its stage on."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("metavib."):
+            for alias in node.names:
+                yield [*str(node.module).split(".")[1:], alias.name]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_stages_take_from_one_another_what_is_exported(path: Path) -> None:
+    for stage, *names in names_taken(path):
+        if stage == unit_of(path):
+            continue
+        package = ROOT / stage
+        for name in names:
+            if not (package / "__init__.py").is_file():
+                break
+            said = f"{path.relative_to(ROOT)} takes {name} from {package.relative_to(ROOT)}"
+            assert name in exported_by(package), f"{said}: add it to its __all__, if others may use it"
+            package /= name
+
+
+@pytest.mark.parametrize(
+    "package", [path.parent for path in FILES if path.name == "__init__.py"], ids=lambda path: path.name
+)
+def test_what_a_package_exports_is_there(package: Path) -> None:
+    for name in exported_by(package) if package != ROOT else ():  # what users import has tests of its own
+        module = (package / f"{name}.py").is_file() or (package / name / "__init__.py").is_file()
+        place = ".".join(("metavib", *package.relative_to(ROOT).parts))
+        assert module or hasattr(importlib.import_module(place), name)
 
 
 def modules_needed(path: Path) -> set[str]:

@@ -92,7 +92,7 @@ def test_numbers_below_one_are_refused(
 ) -> None:
     status, out, err = bench(option, 0)
     assert (status, out) == (2, "")
-    assert err == f"benchmarks: {option} takes a whole number from 1.\n"
+    assert err == f"benchmarks: {option} must be a whole number from 1.\n"
     assert asked == {}
 
 

@@ -19,7 +19,7 @@ def test_an_apple_gpu_is_taken_where_torch_has_one(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("name", ["tpu", "meta", ""])
 def test_other_devices_are_refused_with_those_that_there_are(name: str) -> None:
-    with pytest.raises(UserError, match="it takes auto, cpu, cuda or mps"):
+    with pytest.raises(UserError, match="it must be auto, cpu, cuda or mps"):
         resolve_device(name)
 
 

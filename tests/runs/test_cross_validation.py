@@ -116,15 +116,13 @@ def test_the_best_mean_over_the_sources_wins_and_all_are_on_record(asked, judged
     (choice,) = choose([one], CPU, batch=5)
     assert grids == [(one.all_folds, 5)]
     assert choice.chosen == one.candidates[1]
-    assert choice.record["rule"] == "leave-one-domain-out"
-    assert choice.record["chosen"] == one.candidates[1].experiment.identity()
-    records = choice.record["candidates"]
-    assert [own["mean"] for own in records] == pytest.approx([0.7, 0.8, 0.4])
-    assert [own["settings"] for own in records] == [
-        {"training.learning_rate": rate} for rate in (0.1, 0.2, 0.3)
-    ]
-    assert records[0]["accuracy"] == {"art": 0.9, "cartoon": 0.9, "photo": 0.3}
-    assert [own["experiment"] for own in records] == [own.experiment.identity() for own in one.candidates]
+    assert choice.record.rule == "leave-one-domain-out"
+    assert choice.record.chosen == one.candidates[1].experiment.identity()
+    records = choice.record.candidates
+    assert [own.mean for own in records] == pytest.approx([0.7, 0.8, 0.4])
+    assert [own.settings for own in records] == [{"training.learning_rate": rate} for rate in (0.1, 0.2, 0.3)]
+    assert records[0].accuracy == {"art": 0.9, "cartoon": 0.9, "photo": 0.3}
+    assert [own.experiment for own in records] == [own.experiment.identity() for own in one.candidates]
 
 
 def test_of_equals_the_first_is_chosen(asked, judged):
@@ -142,9 +140,9 @@ def test_a_candidate_with_a_broken_fold_is_out(asked, judged):
     one = asked(0.1, 0.2)
     (choice,) = choose([one], CPU, batch=None)
     assert choice.chosen == one.candidates[1]
-    broken = choice.record["candidates"][0]
-    assert broken["mean"] is None
-    assert broken["accuracy"] == {"art": 1.0, "photo": 1.0}
+    broken = choice.record.candidates[0]
+    assert broken.mean is None
+    assert broken.accuracy == {"art": 1.0, "photo": 1.0}
 
 
 def test_where_no_candidate_is_left_the_reason_is_told_and_other_questions_are_answered(asked, judged):
@@ -162,7 +160,7 @@ def test_a_single_candidate_needs_no_folds(asked, judged):
     (choice,) = choose([one], CPU, batch=None)
     assert [cells for cells, _ in grids] == [[]]
     assert choice.chosen == one.candidates[0]
-    assert choice.record["candidates"] == []
+    assert choice.record.candidates == ()
 
 
 def test_a_fold_of_two_questions_is_trained_once(asked, judged):
@@ -180,7 +178,12 @@ def test_a_choice_is_written_beside_the_run(asked, judged):
     (choice,) = choose([asked(0.1, 0.2)], CPU, batch=None)
     choice.chosen.out.mkdir(parents=True)
     choice.write()
-    assert json.loads((choice.chosen.out / "choice.json").read_text()) == choice.record
+    written = json.loads((choice.chosen.out / "choice.json").read_text())
+    assert list(written) == ["rule", "peeks", "candidates", "chosen"]
+    assert written["chosen"] == choice.record.chosen
+    assert [list(one) for one in written["candidates"]] == [
+        ["experiment", "settings", "accuracy", "mean"]
+    ] * 2
 
 
 def test_a_question_is_about_the_domains_of_the_dataset(cell):

@@ -223,6 +223,8 @@ HALF = "It is damaged or half written: copy "
         ("experiment.json", added, "has the setting 'tremor', which this version of metavib does not know"),
         ("experiment.json", cut, HALF),
         ("experiment.json", lambda path: path.write_text(""), HALF),
+        ("results.json", lambda path: changed(path, format=9), NEWER),
+        ("results.json", cut, HALF),
     ],
 )
 def test_a_run_is_refused_in_one_line(
@@ -239,8 +241,6 @@ def test_a_run_is_refused_in_one_line(
 @pytest.mark.parametrize(
     ("name", "file", "change", "words"),
     [
-        ("run-finished", "results.json", lambda path: changed(path, format=9), NEWER),
-        ("run-finished", "results.json", cut, HALF),
         ("run-open", "checkpoints/00000063.json", lambda path: changed(path, format=9), NEWER),
         ("run-open", "checkpoints/00000063.json", lambda path: changed(path, format=1), OLDER),
         ("run-open", "checkpoints/00000063.json", cut, "Remove that folder to train from the start."),

@@ -138,7 +138,7 @@ def test_domains_to_leave_out_are_a_list_or_a_text(given: Any, taken: tuple[str,
 
 @pytest.mark.parametrize("given", [1.5, True, {"photo": 1}], ids=str)
 def test_nothing_else_names_domains_to_leave_out(given: Any) -> None:
-    with pytest.raises(UserError, match="without takes names of domains"):
+    with pytest.raises(UserError, match="without must be names of domains"):
         experiment(without=given)
 
 

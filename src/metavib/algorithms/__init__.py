@@ -22,6 +22,17 @@ from metavib.core.errors import require_known
 from metavib.core.settings import Settings
 from metavib.nn.backbone import Backbone
 
+__all__ = [
+    "ALGORITHMS",
+    "algorithm_named",
+    "base",
+    "create",
+    "erm",
+    "inferred",
+    "metavib",
+    "title_of",
+]
+
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "erm": ERM,
     "baseline": Baseline,

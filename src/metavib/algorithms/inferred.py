@@ -125,7 +125,7 @@ class ProbabilisticClassifier(Algorithm):
         meta_test: int,
         noise: Noise,
     ) -> dict[str, Float[Tensor, ""]]:
-        """`losses` from the features of an episode, domain after domain; its last samples are meta-test."""
+        """`losses` from the features of an episode, ordered by domain, the meta-test domain last."""
         classes = self._classes_in(len(labels))
         if classes < self.classes:
             labels = renumbered(labels)
@@ -138,7 +138,7 @@ class ProbabilisticClassifier(Algorithm):
         return {name: values.mean() for name, values in of_roles.items()}
 
     def _classes_in(self, images: int) -> int:
-        """For how many classes an episode of so many images has classifiers: no more than it has images."""
+        """The number of classifiers of an episode: at most one for each of its images."""
         return min(self.classes, images)
 
     def _losses(
@@ -175,7 +175,7 @@ class ProbabilisticClassifier(Algorithm):
         return shapes | dropout_shape(self.backbone, meta_train_images + meta_test_images)
 
     def features(self, images: Tensor, dropout: Tensor | None = None) -> Float[Tensor, "batch features"]:
-        """h(x), at the size that it is to begin with."""
+        """h(x), scaled to its first size."""
         return self.backbone(images, dropout) / self.feature_scale
 
     def begin(self, episode: Episode) -> None:

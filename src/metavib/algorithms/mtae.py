@@ -116,7 +116,7 @@ class MTAE(SoftmaxClassifier):
 
 
 def moved_at(features: Tensor, weight: Float[Tensor, ""]) -> Tensor:
-    """The same features, to which the gradient passes with this weight."""
+    """Features of equal value, whose gradient is multiplied by this weight."""
     return weight * features + (1.0 - weight) * features.detach()
 
 

@@ -1,6 +1,24 @@
 """What every stage needs and no stage owns.
 
-Others use `errors.UserError`, `settings.Settings`, `plain_values`, `config_file`, `atomic` (files that are whole
-or absent), `untrusted` (the door for files that others made), `foreign_text`, `json_record`, `device`, `memory`,
-`cores`, `shapes`, `terminal`, `standard_output` and `processes`.
+`errors.UserError` is the one error that users see, `settings.Settings` the base of all settings, `atomic`
+writes files that are whole or absent, `untrusted` opens files that others made, `foreign_text` shows text that
+others wrote. `__all__` names the modules that other stages may use.
 """
+
+__all__ = [
+    "atomic",
+    "config_file",
+    "cores",
+    "device",
+    "errors",
+    "foreign_text",
+    "json_record",
+    "memory",
+    "plain_values",
+    "processes",
+    "settings",
+    "shapes",
+    "standard_output",
+    "terminal",
+    "untrusted",
+]

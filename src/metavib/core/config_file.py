@@ -26,7 +26,7 @@ def read_config(path: Path) -> dict[str, Any]:
 def words_from(
     path: Path, values: Mapping[str, Any], flags: Mapping[str, argparse.Action], kept: Collection[str]
 ) -> list[str]:
-    """The flags that a configuration gives, as words of a command line.
+    """The flags in a configuration file, as words of a command line.
 
     `flags` has the command's own by their keys. What is in `kept` belongs to the experiment, and is read from the
     file there. A list stands for what a flag takes as A,B.

@@ -14,9 +14,9 @@ def resolve_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise UserError(f"unknown device {name!r}: it takes {TAKEN}.") from error
+        raise UserError(f"unknown device {name!r}: it must be {TAKEN}.") from error
     if device.type not in ("cpu", "cuda", "mps"):
-        raise UserError(f"device {name!r} is not supported: it takes {TAKEN}.")
+        raise UserError(f"device {name!r} is not supported: it must be {TAKEN}.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError("no CUDA GPU can be used here: leave --device out, or give --device cpu.")
     if device.type == "mps" and not torch.backends.mps.is_available():
@@ -25,5 +25,5 @@ def resolve_device(name: str) -> torch.device:
 
 
 def widest_float(device: torch.device) -> torch.dtype:
-    """The most accurate numbers that the device has: float64, which Apple's GPUs lack."""
+    """The widest floating-point type of the device: float64, or float32 on Apple's GPUs."""
     return torch.float32 if device.type == "mps" else torch.float64

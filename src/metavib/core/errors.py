@@ -26,7 +26,7 @@ def require_known(kind: str, name: object, known: Collection[Any]) -> None:
 
 
 def require_installed(module: str, otherwise: str) -> None:
-    """Refuse to go on without a package that is not always there; `otherwise` says what needs it, and its name."""
+    """Raise UserError with the text `otherwise` where an optional package is not installed."""
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -38,7 +38,7 @@ def bytes_of(text: str) -> int:
     size = float(found[1]) * (_UNITS | _BINARY)[found[2] or ""] if found else 0.0
     if not 1 <= size < _NO_LIMIT:
         raise UserError(
-            f"{text!r} is not an amount of memory: it takes a number and a unit, as 2GiB or 500MB."
+            f"{text!r} is not an amount of memory: it must be a number and a unit, as 2GiB or 500MB."
         )
     return int(size)
 

@@ -77,7 +77,7 @@ class LoneClasses:
         domains: Int[Tensor, "runs domains 1"],
         number: Int[Tensor, "runs domains samples"],
     ) -> Int[Tensor, "runs domains samples"]:
-        """Where image `number` of those that are lent to a domain lies: its own ones are passed over."""
+        """The position of the `number`-th image that is lent to a domain, which is none of its own."""
         number = number.clamp_min(0)
         number = torch.where(
             number >= self.first_of_domain[runs, domains], number + self.owned[runs, domains], number

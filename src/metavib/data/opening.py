@@ -59,9 +59,9 @@ def open_sources(
     *,
     skip_bad: bool,
     progress: Reading | None = None,
-    shelf: LastStore | None = None,
+    last_store: LastStore | None = None,
 ) -> Sources:
-    """Open the source domains, and no image of the target. Those on the shelf are not read again.
+    """Open the source domains, and no image of the target. Images that `last_store` holds are not read again.
 
     Deep images are scaled by the range that the source domains use, unless the dataset is `read_by` one.
     """
@@ -106,7 +106,7 @@ def open_sources(
         "pixel_range": found.pixel_range.to_json(),
     }
     validation = [validation[index] for index in apart]
-    store = (shelf or LastStore()).store(opened, device, preprocessing.channels, digests)
+    store = (last_store or LastStore()).store(opened, device, preprocessing.channels, digests)
     return Sources(
         Source(store, preprocessing, train, labels, len(split.classes)),
         _labelled_rows(store, preprocessing, validation, [labels[row] for row in validation]),

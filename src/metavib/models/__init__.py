@@ -1,5 +1,22 @@
 """A trained model: its directory and card, how it is measured and calibrated.
 
-Others use `directory.load_model` and `directory.build_algorithm`, `measuring.measure`, the registry
-`measures.MEASURES`, `calibration`, `card.model_card`, `class_accuracy` and `soundness`.
+`directory.load_model` loads a model, `measuring.measure` measures it, `measures.MEASURES` is the registry of
+measures, and `results` has the records of a run. `__all__` names the modules that other stages may use.
 """
+
+__all__ = [
+    "calibrating",
+    "calibration",
+    "card",
+    "class_accuracy",
+    "directory",
+    "domain_calibration",
+    "examples",
+    "left_out",
+    "measures",
+    "measuring",
+    "metrics",
+    "results",
+    "selective",
+    "source_features",
+]

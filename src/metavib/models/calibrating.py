@@ -45,7 +45,7 @@ def calibrate_by_folds(
     *,
     known: Embedding | None = None,
 ) -> DomainCalibration:
-    """The same from models that were trained without a domain each."""
+    """The record of a trained model, from models each of which was trained without one source domain."""
     require_domains(list(folds))
     left_out = answered_by_folds(folds, sources, classes, say, known)
     features = source_features(algorithm, sources, list(folds), known=known, drifts={})

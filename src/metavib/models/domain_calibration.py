@@ -166,7 +166,7 @@ def promised_sets(record: DomainCalibration, share: float) -> float:
 
 
 def pooled_sets(record: DomainCalibration, share: float) -> float:
-    """The same limit from all sources together, a mean of theirs: right on a usual new domain, and no more."""
+    """The limit of 1 - p from all sources pooled: right on a usual new domain, too low on an unusual one."""
     check_share(share, "sets")
     per_cent = min(100, math.ceil(100 * share - 1e-9))
     return statistics.fmean(scores[per_cent] for scores in record.set_scores.values())

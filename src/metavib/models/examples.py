@@ -88,9 +88,9 @@ def read_examples(
 def _check(pixels: Tensor, vectors: Tensor, labels: Tensor, classes: int, features: int) -> None:
     count = len(labels) if labels.ndim else 0
     if not 0 < count <= MOST or labels.dtype != torch.int64 or labels.ndim > 1:
-        raise ValueError("its labels are none")
+        raise ValueError("its labels are damaged")
     if pixels.dtype != torch.uint8 or pixels.ndim != 4 or len(pixels) != count:
-        raise ValueError("its pixels are none")
+        raise ValueError("its pixels are damaged")
     if pixels.shape[1] not in (1, 3) or not 0 < max(pixels.shape[2:]) <= SIDE:
         raise ValueError("its images have another size")
     if tuple(vectors.shape) != (count, features) or not bool(vectors.isfinite().all()):

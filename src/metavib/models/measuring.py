@@ -141,7 +141,7 @@ def shared_noise(algorithm: Algorithm, seed: int, device: torch.device) -> Noise
 
 @dataclass(frozen=True)
 class AtMean:
-    """What one prediction with every distribution at its mean says: quick, and free of noise."""
+    """Accuracy and loss with every distribution at its mean: quick, and free of sampling noise."""
 
     accuracy: float
     loss: float  # the mean negative log likelihood of the labels

@@ -1,5 +1,23 @@
 """Networks and their mathematics: backbones, weights, heads, pure functions, keyed randomness.
 
-Others use `networks.network_named` and `networks.build_backbone`, the registry `backbones.BACKBONES`, the contract
-`backbone.Backbone`, `weights`, `inference`, `randomness` and `functional`; `kernels` is reached through them.
+`networks.network_named` finds a network, `networks.build_backbone` builds it, `backbones.BACKBONES` is the
+registry, and `backbone.Backbone` the contract. `__all__` names the modules that other stages may use.
 """
+
+__all__ = [
+    "backbone",
+    "backbones",
+    "domain_classifiers",
+    "frozen",
+    "functional",
+    "inference",
+    "kernels",
+    "mlp",
+    "networks",
+    "own_network",
+    "probing",
+    "randomness",
+    "timm_network",
+    "two_layers",
+    "weights",
+]

@@ -11,7 +11,7 @@ from metavib.core.shapes import Float, Int
 
 
 class Classifiers(NamedTuple):
-    """Some of them: one for each domain of an episode."""
+    """The classifiers of the domains of one episode."""
 
     weight: Float[Tensor, "domains classes features"]
     bias: Float[Tensor, "domains classes"]
@@ -38,5 +38,5 @@ class DomainClassifiers(nn.Module):
         self.bias = nn.Parameter(torch.empty(domains, classes).uniform_(-bound, bound))
 
     def of(self, domains: Int[Tensor, "picked"]) -> Classifiers:
-        """Those of these domains."""
+        """The classifiers of these domains."""
         return Classifiers(self.weight.index_select(0, domains), self.bias.index_select(0, domains))

@@ -35,7 +35,7 @@ class KnownNetwork(Network):
 
     @property
     def default_weights(self) -> str:
-        """ImageNet's, where somebody has them."""
+        """ImageNet's where they are published, else none."""
         return "imagenet" if self.kind.imagenet_weights or self.kind.weight_files else "none"
 
     @property
@@ -71,7 +71,7 @@ def network_named(name: str, own: OwnNetwork | None = None) -> Network:
 
 
 def require_name(name: str) -> None:
-    """Refuse a name that no network can have. That of a network of one's own may be any `module:function`."""
+    """Refuse a name that no network has. A network of the user's own may be any `module:function`."""
     if not is_own(name):
         network_named(name)
 

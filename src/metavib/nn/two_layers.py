@@ -40,7 +40,7 @@ class TwoLayers(nn.Module):
 
 @final
 class DomainTwoLayers(nn.Module):
-    """Such a network for each source domain; they begin as torch's linear layers do."""
+    """One `TwoLayers` for each source domain, initialised as torch's linear layers are."""
 
     def __init__(self, domains: int, inputs: int, width: int, outputs: int) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class DomainTwoLayers(nn.Module):
     def forward(
         self, domains: Int[Tensor, "picked"], inputs: Float[Tensor, "... samples inputs"]
     ) -> Float[Tensor, "picked samples outputs"]:
-        """By the networks of these domains: each its own row of inputs, or all of them the same inputs."""
+        """The outputs of these domains' networks, each for its own row of inputs, or all for one batch."""
         hidden = _linear(inputs, self.hidden_weight, self.hidden_bias, domains).relu()
         return _linear(hidden, self.output_weight, self.output_bias, domains)
 

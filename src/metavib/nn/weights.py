@@ -157,7 +157,7 @@ def _require_same_layout(layers: nn.Module, state: dict[str, Any], source: str, 
 
 
 def _layout(value: Any) -> str:
-    """The shape, or what stands where a tensor of floats should be."""
+    """The shape of a tensor of floats; of anything else its type, for an error message."""
     if not isinstance(value, Tensor):
         return type(value).__name__
     plain = value.is_floating_point() and value.layout == torch.strided

@@ -1,5 +1,18 @@
 """What run directories say, as tables and figures on one page. Nothing here trains.
 
-Others use `page.Page`, `collection.draw`, the registry `figures.FIGURES`, `tables.tables_of`,
-`class_tables.class_tables` and `paper`, the tables of the paper.
+`page.Page` is the page, `figures.FIGURES` the registry of figures, `judged.draw` draws them, `tables.tables_of`
+and `class_tables.class_tables` make the tables, and `paper` has the tables of the paper. `__all__` names the
+modules that other stages may use.
 """
+
+__all__ = [
+    "class_tables",
+    "data_page",
+    "doubtful",
+    "figure",
+    "figures",
+    "judged",
+    "page",
+    "paper",
+    "tables",
+]

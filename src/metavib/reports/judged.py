@@ -79,7 +79,7 @@ class Judged:
 def judge(
     run: RunRecord, data_root: Path | None, device: torch.device, own: OwnNetwork | None = None
 ) -> Judged:
-    """Load the model and let it answer. Raises `UserError` where model or images are not there any more."""
+    """Load the model and let it answer. Raises `UserError` where the model or the images are missing."""
     experiment = run.experiment
     assert experiment.target is not None, "nothing is held out"
     algorithm, description = load_model(run.directory.path, device, own)

@@ -9,12 +9,12 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from metavib.core import atomic
 from metavib.core.errors import UserError
 from metavib.models.results import Measurement, Results
 from metavib.runs.cells import Cell
+from metavib.runs.choices import Candidate, ChoiceRecord
 from metavib.runs.grid import Done, run_grid
 from metavib.runs.one_run import ExecutionContext
 from metavib.training.experiment import Experiment, flat
@@ -95,11 +95,11 @@ class Choice:
     """The candidate that did best, and how all of them did."""
 
     chosen: Cell
-    record: dict[str, Any]
+    record: ChoiceRecord
 
     def write(self) -> None:
-        """Beside the results of the run that was chosen."""
-        atomic.write_json(self.chosen.out / "choice.json", self.record)
+        """Write the record beside the results of the run that was chosen."""
+        self.record.write(self.chosen.out)
 
 
 def question(candidates: Sequence[Cell], data_root: Path | None) -> Question:
@@ -126,7 +126,7 @@ def choose(
     choices: list[Choice | str] = []
     for one in questions:
         if len(one.candidates) == 1:
-            choices.append(Choice(one.candidates[0], {"rule": LEAVE_ONE_DOMAIN_OUT, "candidates": []}))
+            choices.append(_choice(one.candidates[0], []))
             continue
         names = _varied([cell.experiment for cell in one.candidates])
         judgements: list[Judgement] = []
@@ -134,20 +134,24 @@ def choose(
         for candidate in one.candidates:
             runs = [done[fold] for fold in one.folds(candidate)]
             judgements.append(judged_by(runs))
-            found = {run.cell.experiment.target: unseen_accuracy(run.results) for run in runs if run.results}
+            found = {
+                str(run.cell.experiment.target): unseen_accuracy(run.results) for run in runs if run.results
+            }
             settings = {name: flat(candidate.experiment.to_json())[name] for name in names}
             identity = candidate.experiment.identity()
-            records.append(
-                {"experiment": identity, "settings": settings, MEASURE: found, "mean": judgements[-1].score}
-            )
+            records.append(Candidate(identity, settings, found, judgements[-1].score))
         place = best_of([own.score for own in judgements])
         if place is None:
             choices.append(f"no candidate could be trained on all folds: {judgements[0].failure}")
             continue
-        best = one.candidates[place]
-        record = {"rule": LEAVE_ONE_DOMAIN_OUT, "candidates": records, "chosen": best.experiment.identity()}
-        choices.append(Choice(best, record))
+        choices.append(_choice(one.candidates[place], records))
     return choices
+
+
+def _choice(chosen: Cell, candidates: Sequence[Candidate]) -> Choice:
+    identity = chosen.experiment.identity()
+    record = ChoiceRecord(LEAVE_ONE_DOMAIN_OUT, peeks=False, candidates=tuple(candidates), chosen=identity)
+    return Choice(chosen, record)
 
 
 def _varied(experiments: Sequence[Experiment]) -> list[str]:

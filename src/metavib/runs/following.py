@@ -1,4 +1,4 @@
-"""Whoever is told what runs log and measure while they are trained, as trackers are."""
+"""Listeners that hear what runs log and measure while they are trained, as trackers do."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RunFollower(ABC):
 
 @final
 class _Nobody(RunFollower):
-    """Nobody is told."""
+    """A follower that does nothing."""
 
     def began(self, directory: RunDirectory, experiment: Experiment) -> None: ...
     def logged(self, directory: RunDirectory, record: dict[str, Any]) -> None: ...

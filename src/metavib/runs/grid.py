@@ -41,7 +41,7 @@ class Done:
 
 
 class GridObserver(ABC):
-    """Whoever shows the cells of a grid one by one."""
+    """Shows the cells of a grid one by one."""
 
     @abstractmethod
     def running(self, cells: Sequence[Cell], progress: TrainingProgress) -> None:

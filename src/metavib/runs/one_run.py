@@ -62,7 +62,7 @@ class SharedData:
     """What earlier runs of a grid have opened: images that runs share are read once."""
 
     datasets: dict[tuple[str, str, int], Dataset] = field(default_factory=dict)
-    shelf: LastStore = field(default_factory=LastStore)
+    last_store: LastStore = field(default_factory=LastStore)
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def run_experiment(experiment: Experiment, out: Path, context: ExecutionContext)
 def take(
     directory: RunDirectory, experiment: Experiment, locks: contextlib.ExitStack, *, blind: bool = False
 ) -> Results | None:
-    """The results of a finished run; of any other none, and no other process works on it while it is locked."""
+    """The results of a run that is finished. Any other run is locked for this process, and has none."""
     finished = checks.finished_already(directory, experiment, blind=blind)
     if finished is None:
         locks.enter_context(directory.locked())
@@ -139,7 +139,7 @@ def open_run(
         context.device,
         skip_bad=context.skip_bad,
         progress=context.reading,
-        shelf=shared.shelf,
+        last_store=shared.last_store,
     )
     checks.check_selection(experiment, sources)
     peeked = None

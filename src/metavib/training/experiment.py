@@ -185,7 +185,7 @@ def left_out(value: Any) -> tuple[str, ...]:
         value = str(value)  # an angle in a YAML file
     names = value.split(",") if isinstance(value, str) else value or []
     if not isinstance(names, list | tuple):
-        raise UserError(f"without takes names of domains, not {value!r}.")
+        raise UserError(f"without must be names of domains, not {value!r}.")
     return tuple(sorted({str(name).strip() for name in names} - {""}))
 
 

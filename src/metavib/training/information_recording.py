@@ -46,7 +46,7 @@ class InformationProbe:
 
     @torch.no_grad()
     def measure(self) -> dict[str, Any] | None:
-        """A record of now, in bits; None where the weights have gone astray. This waits for the device once."""
+        """A record at the current weights, in bits; None where it is not finite. Waits for the device once."""
         embedded = embed(self.algorithm, self.images.batches())
         first, second, code = self.network.layers(embedded.features)
         device = embedded.labels.device

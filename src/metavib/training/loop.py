@@ -208,7 +208,7 @@ class _Training:
                 run.directory.log_information({"step": self.program.done, **measured})
 
     def _validate(self) -> dict[int, AtMean]:
-        """Measure every run that still trains on its validation images, and draw the consequences."""
+        """Measure every run that still trains on its validation images, and select or end it by the result."""
         found, average = {}, self.program.average
         with average.in_place():
             for number, (run, state) in enumerate(zip(self.runs, self.states, strict=True)):

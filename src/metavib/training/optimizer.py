@@ -110,7 +110,7 @@ def learning_rate_at(step: int, settings: Training) -> float:
 
 
 class NonFiniteError(UserError):
-    """The loss or its gradient is not a number any more."""
+    """The loss or its gradient is not finite."""
 
 
 class Optimizer:

@@ -29,9 +29,9 @@ class Recipe:
     pretrained_first: bool = False  # whether a first stage is of networks that were trained before alone
 
     def of_steps(self, steps: Any, weights: str) -> Recipe:
-        """The same for another number of steps: its stages keep their shares of them.
+        """This recipe for another number of steps, of which its stages keep their shares.
 
-        What is no number of steps is left for the settings to refuse.
+        A value that is not a number of steps is left as it is: the settings refuse it.
         """
         training, method = self.training, self.method
         if weights == "none" and self.pretrained_first:

@@ -29,7 +29,7 @@ def fine_tuner(algorithm: Algorithm, seed: int) -> ERM:
 
 
 def require_stages(training: Training, method: Settings, algorithm: type[Algorithm]) -> None:
-    """Refuse stages that the run has no room for, or that would do nothing."""
+    """Refuse stages that do not fit into the steps of the run, or that have no effect."""
     steps, first = training.steps, training.fine_tuning
     ramp = getattr(method, "ramp", 0)
     if first >= steps:

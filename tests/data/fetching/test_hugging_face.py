@@ -292,7 +292,11 @@ def test_too_little_room_is_known_before_a_file_is_asked_for(hub, tmp_path, monk
 
 @pytest.mark.parametrize(
     ("content", "why"),
-    [(b"no JSON", "no JSON"), (b"[]", "another form"), (b'{"siblings": [7, {}]}', "no Parquet files")],
+    [
+        (b"no JSON", "did not answer in JSON"),
+        (b"[]", "an unknown form"),
+        (b'{"siblings": [7, {}]}', "no Parquet files"),
+    ],
 )
 def test_other_answers_of_the_hub_are_one_line(hub, tmp_path, content, why):
     hub.answer("main", content)
@@ -308,7 +312,7 @@ def test_a_name_that_the_hub_does_not_have_or_no_hub_is_one_line(hub, tmp_path, 
     with pytest.raises(UserError, match="cannot be reached"):
         fetch_from_hub(NAME, tmp_path / "data")
     monkeypatch.setenv("HF_ENDPOINT", "file:///etc")
-    with pytest.raises(UserError, match="no address of the web"):
+    with pytest.raises(UserError, match="not a web address"):
         fetch_from_hub(NAME, tmp_path / "data")
     assert left(tmp_path / "data") == []
 

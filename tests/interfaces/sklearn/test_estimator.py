@@ -166,7 +166,7 @@ def test_parameters_become_checked_settings(shifted: Data) -> None:
         ({"samples_per_domain": 1}, "samples_per_domain = 1 gives an episode one class"),
         ({"algorithm": "metavip"}, "did you mean 'metavib'"),
         ({"backbone": "digits"}, "use backbone='mlp'"),
-        ({"device": "tpu"}, "it takes auto, cpu, cuda or mps"),
+        ({"device": "tpu"}, "it must be auto, cpu, cuda or mps"),
         ({"settings": {"clipnorm": 1}}, "did you mean 'clip_norm'"),
         ({"settings": {"flip": 0.5}}, "features cannot be augmented"),
         ({"settings": 3}, "settings must hold names and values"),

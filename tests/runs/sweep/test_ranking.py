@@ -55,17 +55,17 @@ def test_the_best_mean_over_targets_stands_first(plan, measured, tmp_path):
         ],
         tmp_path,
     )
-    first, second = record["ranking"]
-    assert (first["algorithm"], second["algorithm"]) == ("vib", "erm")
-    assert first["mean"] == pytest.approx(55)
-    assert second["standard_error"] == pytest.approx(10 / 3**0.5)  # the seeds have 20, 30 and 40
-    assert second["targets"]["art"]["mean"] == pytest.approx(20)
-    (choice,) = first["targets"]["art"]["chosen"]
-    assert (choice["settings"], choice["score"], choice["seeds"]) == ({"warmup": 1}, 0.875, [0, 1, 2])
-    assert [trial["failure"] for trial in choice["trials"]] == ["broke down", None]
-    runs = first["targets"]["sketch"]["runs"]
-    assert [run["unseen"]["accuracy"] for run in runs] == [0.7, 0.5, 0.6]
-    assert all(run["run"].startswith("cells/") for run in runs)
+    first, second = record.ranking
+    assert (first.algorithm, second.algorithm) == ("vib", "erm")
+    assert first.mean == pytest.approx(55)
+    assert second.standard_error == pytest.approx(10 / 3**0.5)  # the seeds have 20, 30 and 40
+    assert second.targets["art"].mean == pytest.approx(20)
+    (choice,) = first.targets["art"].chosen
+    assert (choice.settings, choice.score, choice.seeds) == ({"warmup": 1}, 0.875, (0, 1, 2))
+    assert [trial.failure for trial in choice.trials] == ["broke down", None]
+    runs = first.targets["sketch"].runs
+    assert [run.unseen["accuracy"] for run in runs] == [0.7, 0.5, 0.6]
+    assert all(run.run.startswith("cells/") for run in runs)
     table = ranking.as_table(record).splitlines()
     assert table[2].split() == [
         "1.",
@@ -103,12 +103,12 @@ def test_what_is_missing_is_a_dash_and_stands_last(plan, measured, tmp_path):
         ],
         tmp_path,
     )
-    first, second = record["ranking"]
-    assert (first["algorithm"], second["algorithm"]) == ("vib", "erm")
-    assert first["mean"] == pytest.approx(20)  # of the two seeds that have both targets
-    assert first["targets"]["art"]["failures"] == ["why"]
-    assert second["mean"] is None
-    assert second["targets"]["art"]["failures"] == ["no setting could be trained: broke down"]
+    first, second = record.ranking
+    assert (first.algorithm, second.algorithm) == ("vib", "erm")
+    assert first.mean == pytest.approx(20)  # of the two seeds that have both targets
+    assert first.targets["art"].failures == ("why",)
+    assert second.mean is None
+    assert second.targets["art"].failures == ("no setting could be trained: broke down",)
     _, rows = ranking.body(record)
     assert rows[1][1] == rows[1][3] == "-"
     assert "erm, 'art' unseen: no setting could be trained" in ranking.chosen_in_words(record)
@@ -121,5 +121,5 @@ def test_what_peeks_is_marked_wherever_it_stands(plan, measured, tmp_path):
 
     peeking = dataclasses.replace(plan, rule=rule_named("oracle"))
     record = ranking.ranking_of(peeking, [measured("erm", "art", 0.1, 0.2, 0.3)], tmp_path)
-    assert record["select"]["peeks"] is True
+    assert record.select.peeks is True
     assert "PEEKS at the unseen domain: no fair comparison" in ranking.as_markdown(record)

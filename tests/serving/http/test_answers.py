@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from metavib.serving.http.answers import Answers, answers_of
+from metavib.serving.http.answers import Reply, answers_of
 from metavib.serving.http.guards import json_of
 from metavib.serving.http.refusals import Refusal, our_fault, too_large
 from metavib.serving.http.uploads import Upload
@@ -35,7 +35,7 @@ def array(count: int) -> Upload:
 @pytest.mark.parametrize("other", [{}, {"unsure": None, "distances": None, "classifiers": None}])
 def test_they_are_what_is_described(other, samples):
     found = answers_of([Upload(b"x", "a.png")], [told([[0.25, 0.75]], **other)], None, samples)
-    described = TypeAdapter(Answers).validate_json(json_of(found), strict=True)
+    described = TypeAdapter(Reply).validate_json(json_of(found), strict=True)
     (answer,) = described.predictions
     assert answer.nearest is None  # it is left out unless it was asked for
     assert found["predictions"] == [{n: v for n, v in vars(answer).items() if n != "nearest"}]
@@ -53,7 +53,7 @@ def test_images_have_their_numbers_and_problems_their_place():
         (1, "image 2", "dog"),
         (3, "image 4", "cat"),
     ]
-    (problem,) = TypeAdapter(Answers).validate_python(found).problems
+    (problem,) = TypeAdapter(Reply).validate_python(found).problems
     assert (problem.image, problem.name, problem.status) == (2, "big.png", 413)
 
 

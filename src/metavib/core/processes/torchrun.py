@@ -24,7 +24,7 @@ ANSWER_SECONDS = 20.0  # within which the store must answer
 
 
 class _Joined:
-    """How often this process has joined others: a program may train one run after another."""
+    """Counts how often this process has joined others: a program may train several runs."""
 
     times = 0
 

@@ -5,7 +5,7 @@ a thread of each process gives a sign of life to a store that all of them reach,
 looks at the signs of all others, and they at its: that is enough, and costs little however many they are. Signs
 are counted, not timed, so that neither clocks nor a pause of the whole machine count as a death.
 
-Whatever ends the run is posted in the store once: whoever posted it says it, and all others end in silence.
+What ends the run is posted in the store once: the process that posted it prints it, all others end silently.
 """
 
 import json

@@ -15,12 +15,12 @@ MAX_SYMBOLS = 100_000  # of all transforms; the usual encoder's have a value for
 
 _SIGNATURE = 0x2F
 _HEADER_BITS = 40  # signature, width, height, alpha, version
-_CODES = 5  # of a block: green with lengths and cached colours, red, blue, alpha, distances
 _CHANNEL, _LENGTHS, _DISTANCES = 256, 24, 40  # symbols
 _ORDER = (17, 18, 0, 1, 2, 3, 4, 5, 16, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)  # of code lengths' lengths
 _MOST_GROUPS = 65_536
 _UNCOUNTED_GROUPS = 1000  # that are made even where fewer blocks use them
-# Bytes of one block's tables, at most: of four codes; of the fifth, by the bits of its colour cache; and pointers.
+# A block has five codes: green with lengths and cached colours, red, blue, alpha, distances.
+# Bytes of its tables, at most: of four codes; of the fifth, by the bits of its colour cache; and pointers.
 _FOUR_CODES, _ENTRY, _POINTERS = 3 * 630 + 410, 4, 600
 _GREEN_CODE = (654, 656, 658, 662, 670, 686, 718, 782, 912, 1168, 1680, 2704)
 

@@ -31,7 +31,7 @@ class ContentError(UserError):
 
 
 class Progress(NamedTuple):
-    """Who is told how far it is."""
+    """Functions that are told how far a download is."""
 
     say: Callable[[str], None] = lambda text: None
     downloaded: Callable[[str, int, int | None], None] = lambda name, done, total: None  # bytes

@@ -44,7 +44,7 @@ class HubFile(NamedTuple):
     split: str
 
 
-class Listed(NamedTuple):
+class HubListing(NamedTuple):
     """What the hub says of a dataset."""
 
     revision: str
@@ -91,7 +91,7 @@ def fetch_from_hub(
     return Fetched(open_hugging_face(name, root), was_there=False)
 
 
-def listing(repository: Repository) -> Listed:
+def listing(repository: Repository) -> HubListing:
     """The Parquet files of the dataset, or of what the hub made of it."""
     for branch in ("main", CONVERTED):
         found = _asked(repository, branch)
@@ -100,7 +100,7 @@ def listing(repository: Repository) -> Listed:
         if parquet:
             card = found.get("cardData")
             licence = card.get("license") if isinstance(card, dict) else None
-            return Listed(str(found.get("sha", branch)), str(licence or "none is published"), parquet)
+            return HubListing(str(found.get("sha", branch)), str(licence or "none is published"), parquet)
     raise UserError(
         f"{repository} has no Parquet files, and the hub made none of it: download it by hand, and name the "
         "folder."
@@ -132,9 +132,9 @@ def _asked(repository: Repository, branch: str) -> dict[str, Any]:
         reason = getattr(error, "reason", error)
         raise UserError(f"the Hugging Face hub cannot be reached ({reason}). Try again later.") from error
     except ValueError as error:
-        raise UserError(f"the Hugging Face hub answers what is no JSON ({error}).") from error
+        raise UserError(f"the Hugging Face hub did not answer in JSON ({error}).") from error
     if not isinstance(found, dict):
-        raise UserError("the Hugging Face hub answers in another form than is known.")
+        raise UserError("the Hugging Face hub answered in an unknown form.")
     return found
 
 
@@ -175,7 +175,7 @@ def _of_subset(files: Sequence[HubFile], wanted: str | None, repository: Reposit
     return list(files)
 
 
-def _tell(repository: Repository, listed: Listed, files: Sequence[HubFile], progress: Progress) -> None:
+def _tell(repository: Repository, listed: HubListing, files: Sequence[HubFile], progress: Progress) -> None:
     size = in_gigabytes(sum(file.size for file in files))
     progress.say(
         f"{repository} of the Hugging Face hub, {size} to download, revision {listed.revision[:12]}."
@@ -185,7 +185,7 @@ def _tell(repository: Repository, listed: Listed, files: Sequence[HubFile], prog
 
 def _assemble(
     repository: Repository,
-    listed: Listed,
+    listed: HubListing,
     files: Sequence[HubFile],
     work: Path,
     wanted: Columns,
@@ -257,5 +257,5 @@ def _endpoint() -> str:
     """The hub, or where HF_ENDPOINT says it is, as for Hugging Face's own libraries."""
     given = os.environ.get("HF_ENDPOINT", HUB).rstrip("/")
     if not given.startswith(("http://", "https://")):
-        raise UserError(f"HF_ENDPOINT is {given!r}, which is no address of the web.")
+        raise UserError(f"HF_ENDPOINT is {given!r}, which is not a web address.")
     return given

@@ -191,7 +191,7 @@ class ImageStore:
 
 
 class LastStore:
-    """Where a grid keeps the store of its last run: the next run of the same images finds them on the device."""
+    """The store of the last run of a grid: a next run on the same images finds them on the device."""
 
     def __init__(self) -> None:
         self._of: tuple[object, ...] = ()

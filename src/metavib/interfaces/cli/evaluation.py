@@ -17,16 +17,14 @@ from metavib.models.directory import load_model, preprocessing_of
 from metavib.models.measuring import Evaluation, embed, measure
 from metavib.models.results import Measurement, read_results, write_results
 from metavib.nn.own_network import own_network
-from metavib.runs.provenance import read_description
+from metavib.runs.provenance import RunDescription, read_description
 from metavib.training.run_directory import RunDirectory
 
 
 def evaluate_run(arguments: argparse.Namespace) -> int:
     """Measure, and print."""
     directory = RunDirectory(Path(arguments.run))
-    if not directory.path.is_dir():
-        raise UserError(f"there is no run directory {directory.path}.")
-    described = read_description(directory)
+    described = _described(directory)
     experiment = described.experiment
     device = resolve_device(arguments.device)
     algorithm, description = load_model(directory.path, device, own_network(arguments.backbone))
@@ -109,6 +107,15 @@ def evaluate_run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(results | {"run": str(directory.path)})
     return 0
+
+
+def _described(directory: RunDirectory) -> RunDescription:
+    """What the run wrote down. Records that cannot be read are refused here, before any image is measured."""
+    if not directory.path.is_dir():
+        raise UserError(f"there is no run directory {directory.path}.")
+    if directory.results.exists():
+        read_results(directory.results)
+    return read_description(directory)
 
 
 def add_missing(directory: RunDirectory, measured: Measurement) -> None:

@@ -143,7 +143,7 @@ def frozen_by(text: str | None) -> dict[str, Any]:
 def check_checkpoint_seconds(arguments: argparse.Namespace) -> None:
     """Refuse a time that is negative or not finite."""
     if not math.isfinite(arguments.checkpoint_seconds) or arguments.checkpoint_seconds < 0:
-        raise UserError("--checkpoint-seconds takes a number from 0.")
+        raise UserError("--checkpoint-seconds must be a number from 0.")
 
 
 def asked_of(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -1,1 +1,5 @@
 """A scikit-learn classifier."""
+
+__all__ = [
+    "estimator",
+]

@@ -58,7 +58,7 @@ Show = Callable[[int, dict[str, float]], None]
 
 
 @dataclass(frozen=True)
-class Own(Settings):
+class EstimatorSettings(Settings):
     """What the estimator decides beyond the package's settings."""
 
     hidden_width: int = setting(128, "width of the backbone of features", minimum=1)

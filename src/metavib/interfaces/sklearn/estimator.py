@@ -31,7 +31,7 @@ from metavib.interfaces.sklearn.array_calibration import (
 )
 from metavib.interfaces.sklearn.array_training import (
     FEATURES,
-    Own,
+    EstimatorSettings,
     arrays_of,
     as_pixels,
     backbone_for,
@@ -162,7 +162,7 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         if len(classes) < 2:
             raise UserError(f"y has one class only, {classes.tolist()[0]!r}: a classifier takes two or more.")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        own = changed(Own(), self._plain(*names_of(Own)), "estimator")
+        own = changed(EstimatorSettings(), self._plain(*names_of(EstimatorSettings)), "estimator")
         names, numbers = named_domains(domains, labels, own.pseudo_domains, seed)
         if self.calibrate and domains is None:
             raise UserError("calibrate=True needs domains: random ones say nothing about a new domain.")
@@ -253,7 +253,7 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         for name in [name for name in vars(self) if name.endswith("_") or name == "_network"]:
             delattr(self, name)
 
-    def _experiment(self, samples: np.ndarray, classes: int, own: Own, seed: int) -> Experiment:
+    def _experiment(self, samples: np.ndarray, classes: int, own: EstimatorSettings, seed: int) -> Experiment:
         """The parameters as the package's own settings, checked."""
         backbone = backbone_for(samples, self.backbone)
         config = algorithm_named(self.algorithm).Config

@@ -223,7 +223,7 @@ def _known(folder: Path) -> dict[str, Any]:
 def tracked_by(
     names: Sequence[str], say: Callable[[str], None], data_root: Path | None, device: torch.device
 ) -> Iterator[RunFollower]:
-    """Whoever tells these trackers of runs, until the end."""
+    """The followers that tell these trackers of runs, within the block."""
     if not names:
         yield NOBODY
         return

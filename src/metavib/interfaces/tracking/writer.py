@@ -35,7 +35,7 @@ class TrackedRun:
 
 
 class Writer(ABC):
-    """One run in one tracker. Its methods may raise anything: whoever calls them goes on without it."""
+    """One run in one tracker. Its methods may raise anything: the caller then goes on without the tracker."""
 
     known_as: str  # how the tracker finds the run again
     last: int = NEVER  # the last step that the tracker has of it

@@ -36,5 +36,5 @@ def moved(parameters: Parameters, gradients: Parameters, rate: float | Float[Ten
 
 
 def stopped(parameters: Parameters) -> Parameters:
-    """The same values, through which no gradient passes: stop_gradient(theta)."""
+    """stop_gradient(theta): equal values, through which no gradient passes."""
     return {name: own.detach() for name, own in parameters.items()}

@@ -10,6 +10,8 @@ import torch
 
 from metavib.core.terminal import say
 
+__all__ = ["adam", "images", "run_on"]
+
 
 def run_on(device: torch.device) -> bool:
     """Whether the kernels can be used for tensors on this device."""

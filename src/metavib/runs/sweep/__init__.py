@@ -2,3 +2,13 @@
 
 Only the chosen setting of each algorithm is ever measured on the unseen domain (the oracle, which peeks, apart).
 """
+
+__all__ = [
+    "engine",
+    "local_engine",
+    "packets",
+    "plan",
+    "ranking",
+    "ray_engine",
+    "tuning",
+]

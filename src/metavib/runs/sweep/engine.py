@@ -64,7 +64,7 @@ class Engine(ABC):
 
 
 class Listener(ABC):
-    """Whoever shows the cells while they are trained."""
+    """Shows the cells while they are trained."""
 
     @abstractmethod
     def running(self, cells: Sequence[Cell], step: int, steps: int) -> None:
@@ -80,11 +80,11 @@ class Listener(ABC):
 
     @abstractmethod
     def log(self, text: str) -> None:
-        """For whoever wants to know everything."""
+        """A line for the log."""
 
     @abstractmethod
     def warn(self, text: str) -> None:
-        """For everybody."""
+        """A line for the log and for the user."""
 
 
 def train_all(
@@ -134,7 +134,7 @@ class _Campaign:
         return [cell for cell in self.cells if cell.out not in self.done]
 
     def hear(self, packet: Packet, message: dict[str, Any]) -> None:
-        """Draw the consequences of a message."""
+        """Act on a message."""
         kind = message["kind"]
         if kind == "said":
             self.listener.log(message["text"])

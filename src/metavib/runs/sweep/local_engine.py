@@ -40,7 +40,7 @@ class LocalEngine(Engine):
 
     def __init__(self, device: torch.device, workers: int | None, errors: Path) -> None:
         if workers is not None and workers < 1:
-            raise UserError("--workers takes a whole number from 1.")
+            raise UserError("--workers must be a whole number from 1.")
         self.device, self.errors = device, errors
         cores = allowed()
         self.gpus: list[str] = _visible_gpus() if device.type == "cuda" and device.index is None else []
@@ -108,7 +108,7 @@ class LocalEngine(Engine):
     def _hired(self) -> _Worker:
         """A new process. It has a session of its own, so that Ctrl-C reaches the driver alone."""
         environment = dict(os.environ)
-        found_in = str(Path(__file__).parents[3])
+        found_in = str(Path(__file__).parents[3])  # the folder around the package
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [found_in, os.environ.get("PYTHONPATH")]))
         environment.setdefault("OMP_NUM_THREADS", str(self.threads))
         gpu = None

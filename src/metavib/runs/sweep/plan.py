@@ -218,7 +218,7 @@ def _seeds(value: Any) -> tuple[int, ...]:
     """`seeds: 3` are 0, 1 and 2; `seeds: [3, 5]` those two."""
     if isinstance(value, list | tuple):
         if not value:
-            raise UserError("seeds is empty: it takes how many, or a list as [3, 5, 8].")
+            raise UserError("seeds is empty: it must be a number of seeds, or a list as [3, 5, 8].")
         return tuple(dict.fromkeys(_whole("seeds", one, 0, 2**63 - 1) for one in value))
     return tuple(range(_whole("seeds", value, 1, 1000)))
 

@@ -35,7 +35,7 @@ class Search(ABC):
 
 @final
 class Prepared(Search):
-    """Settings that are known from the start."""
+    """A search whose settings are all known before it begins."""
 
     def __init__(self, settings: Sequence[Setting]) -> None:
         self.settings = list(settings)

@@ -5,11 +5,10 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from metavib.core import atomic
 from metavib.nn.randomness import key_of
 from metavib.runs.cells import Cell
+from metavib.runs.choices import Candidate, ChoiceRecord
 from metavib.runs.cross_validation import best_of, judged_by
 from metavib.runs.grid import Done
 from metavib.runs.sweep.plan import Plan
@@ -170,23 +169,13 @@ def _measured(plan: Plan, contests: Sequence[Contest], train: Train) -> list[Mea
         found.append(Measured(contest, tuple(done[cell.out] for cell in cells)))
         for place, cell in enumerate(cells):
             if done[cell.out].results is not None:
-                atomic.write_json(cell.out / "choice.json", _choice(plan, contest, place, cell))
+                _choice(plan, contest, place, cell).write(cell.out)
     return found
 
 
-def _choice(plan: Plan, contest: Contest, place: int, chosen: Cell) -> dict[str, Any]:
-    """What stands beside the results of a run that was chosen."""
-    candidates = [
-        {
-            "experiment": trial.cells[place].experiment.identity(),
-            "settings": trial.setting,
-            "mean": trial.score,
-        }
+def _choice(plan: Plan, contest: Contest, place: int, chosen: Cell) -> ChoiceRecord:
+    candidates = (
+        Candidate(trial.cells[place].experiment.identity(), trial.setting, None, trial.score)
         for trial in contest.distinct
-    ]
-    return {
-        "rule": plan.rule.name,
-        "peeks": plan.rule.peeks,
-        "candidates": candidates,
-        "chosen": chosen.experiment.identity(),
-    }
+    )
+    return ChoiceRecord(plan.rule.name, plan.rule.peeks, tuple(candidates), chosen.experiment.identity())

@@ -1,1 +1,10 @@
 """The HTTP server of `metavib serve`."""
+
+__all__ = [
+    "examples",
+    "guards",
+    "limits",
+    "listening",
+    "server",
+    "service",
+]

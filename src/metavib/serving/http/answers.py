@@ -52,7 +52,7 @@ class ImageProblem:
 
 
 @dataclass(frozen=True)
-class Answers:
+class Reply:
     """The answers for all images of a request, in its order, and the images that have none."""
 
     predictions: list[Answer]
@@ -90,7 +90,7 @@ class ModelFacts:
 def answers_of(
     uploads: Sequence[Upload], outcomes: Sequence[Outcome], top: int | None, samples: bool
 ) -> dict[str, list[dict[str, Any]]]:
-    """`Answers`, in dictionaries: to make dataclasses takes three times as long, and longer than all else here.
+    """A `Reply` in dictionaries: to make dataclasses takes three times as long, and longer than all else here.
 
     Where there is no prediction at all, the first problem is raised.
     """

@@ -35,7 +35,7 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not value > 0:
-                raise UserError(f"the limit {name} is {value}, but has to be more than 0.")
+                raise UserError(f"the limit {name} must be above 0, not {value}.")
 
 
 class Budget:

@@ -30,7 +30,7 @@ class Refusal(Exception):
         return Problem(self.error, self.what_to_do)
 
     def to_raise(self) -> "Refusal":
-        """The same again. One that somebody keeps is not raised: it would refer to all that refers to it."""
+        """A copy to raise: the traceback of a refusal that is kept would keep all that refers to it."""
         return Refusal(self.status, self.error, self.what_to_do, self.headers)
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from metavib import __version__
 from metavib.core.errors import require_installed
 from metavib.serving.http import pixel_arrays
-from metavib.serving.http.answers import Answers, ModelFacts, State, facts_of
+from metavib.serving.http.answers import ModelFacts, Reply, State, facts_of
 from metavib.serving.http.guards import Access, Guard, Scope, Send, json_of
 from metavib.serving.http.refusals import Problem, Refusal, our_fault
 from metavib.serving.http.service import PREDICT, Service
@@ -48,7 +48,7 @@ _PROBLEMS = {
 }
 _RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {
-        "model": Answers,
+        "model": Reply,
         "description": "Predictions, in the order of the images; as a table for who accepts one",
         "content": {pixel_arrays.TYPE: {"schema": _BINARY}},
     },

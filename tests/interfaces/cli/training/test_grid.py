@@ -14,6 +14,7 @@ from metavib.interfaces.cli.training import choosing, stopping
 from metavib.interfaces.cli.training.choosing import choice_in_words
 from metavib.interfaces.cli.training.grid_cells import grid_of
 from metavib.runs import grid
+from metavib.runs.choices import Candidate, ChoiceRecord
 from metavib.runs.cross_validation import Choice
 from metavib.runs.one_run import train_and_measure
 
@@ -414,12 +415,10 @@ def test_where_every_candidate_breaks_down_that_is_told_and_the_status_is_2(meta
 
 
 def test_a_choice_is_said_with_what_every_candidate_had(cell):
-    candidates = [
-        {"experiment": "a", "settings": {"method.beta": 0.1, "training.steps": 3}, "mean": 0.5},
-        {"experiment": "b", "settings": {"method.beta": 0.2, "training.steps": 3}, "mean": 0.625},
-        {"experiment": "c", "settings": {"method.beta": 0.3, "training.steps": 3}, "mean": None},
-    ]
-    said = choice_in_words(Choice(cell(), {"candidates": candidates, "chosen": "b"}))
+    settings = [{"method.beta": beta, "training.steps": 3} for beta in (0.1, 0.2, 0.3)]
+    candidates = tuple(map(Candidate, "abc", settings, [None] * 3, [0.5, 0.625, None]))
+    record = ChoiceRecord("leave-one-domain-out", peeks=False, candidates=candidates, chosen="b")
+    said = choice_in_words(Choice(cell(), record))
     assert said == (
         "beta=0.1 steps=3: 50.00 %; beta=0.2 steps=3: 62.50 %, chosen; beta=0.3 steps=3: broke down"
     )
@@ -461,7 +460,7 @@ def test_a_value_that_is_said_twice_is_one(command):
         (["--seeds", "-1"], "--seeds must be"),
         (["--seeds", "3,,"], "--seeds must be"),
         (["--seeds", "2", "--seed", "1"], "--seed and --seeds cannot be given together"),
-        (["--seeds", "2", "--batch", "0"], "--batch takes a whole number from 1"),
+        (["--seeds", "2", "--batch", "0"], "--batch must be a whole number from 1"),
         (["--target", "art,nowhere"], "unknown target domain 'nowhere'"),
         (["--target", "art,"], "unknown target domain ''"),
         (["--algorithm", "metavib,erl"], "unknown algorithm 'erl'"),

@@ -91,7 +91,7 @@ def test_a_stop_keeps_the_runs_and_says_how_to_go_on(
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--together", "0"], "--together takes a number of processes from 1 to 64, or auto, not 0."),
+        (["--together", "0"], "--together must be a number of processes from 1 to 64, or auto, not 0."),
         (["--together", "two"], "not two."),
         (["--together", "1e9"], "not 1e9."),
         (["--together", "2", "--log", "tensorboard"], "--log follows the runs of one process"),

@@ -148,7 +148,7 @@ def limits_of(arguments: argparse.Namespace) -> Limits:
     from metavib.serving.http.limits import Limits
 
     if not 0 <= arguments.port <= 65535:
-        raise UserError("--port takes a number from 0 to 65535; 0 takes any that is free.")
+        raise UserError("--port must be a number from 0 to 65535; 0 is any free one.")
     given = {
         "image_bytes": arguments.max_bytes,
         "image_pixels": arguments.max_pixels,
@@ -157,7 +157,7 @@ def limits_of(arguments: argparse.Namespace) -> Limits:
     }
     for name, value in given.items():
         if value is not None and not value > 0:
-            raise UserError(f"--max-{name.rpartition('_')[2]} takes a number above 0.")
+            raise UserError(f"--max-{name.rpartition('_')[2]} must be above 0.")
     chosen = {name: value for name, value in given.items() if value is not None}
     if arguments.max_bytes:  # whoever takes larger images takes requests with at least one of them
         chosen["request_bytes"] = max(Limits.request_bytes, arguments.max_bytes + 10_000)

@@ -99,10 +99,10 @@ def nothing_to_choose() -> UserError:
 def choice_in_words(choice: Choice) -> str:
     """What was chosen, and what the candidates had."""
     had = []
-    for candidate in choice.record["candidates"]:
-        settings = " ".join(f"{name.rpartition('.')[2]}={v}" for name, v in candidate["settings"].items())
-        mean = "broke down" if candidate["mean"] is None else f"{100 * candidate['mean']:.2f} %"
-        mark = ", chosen" if candidate["experiment"] == choice.record["chosen"] else ""
+    for candidate in choice.record.candidates:
+        settings = " ".join(f"{name.rpartition('.')[2]}={v}" for name, v in candidate.settings.items())
+        mean = "broke down" if candidate.mean is None else f"{100 * candidate.mean:.2f} %"
+        mark = ", chosen" if candidate.experiment == choice.record.chosen else ""
         had.append(f"{settings}: {mean}{mark}")
     return "; ".join(had) if had else "nothing to choose"
 

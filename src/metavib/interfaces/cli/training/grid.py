@@ -30,7 +30,7 @@ from metavib.training.run_directory import RunDirectory
 def train_grid(arguments: argparse.Namespace) -> int:
     """Train every run of the grid, and print the table of what was measured."""
     if arguments.batch is not None and arguments.batch < 1:
-        raise UserError("--batch takes a whole number from 1.")
+        raise UserError("--batch must be a whole number from 1.")
     check_together(arguments)
     cells, varied = grid_of(arguments)
     device = resolve_device(arguments.device)  # an error comes before anything is said

@@ -67,14 +67,14 @@ def check_flags(arguments: argparse.Namespace) -> None:
     for name, least in (("batch", 1), ("workers", 1), ("retries", 0)):
         value = getattr(arguments, name)
         if value is not None and value < least:
-            raise UserError(f"--{name} takes a whole number from {least}.")
+            raise UserError(f"--{name} must be a whole number from {least}.")
     for name in ("gpus_per_task", "cpus_per_task"):
         value = getattr(arguments, name)
         flag = f"--{name.replace('_', '-')}"
         if value is not None and (
             not math.isfinite(value) or value < 0 or (value > 1 and value != int(value))
         ):
-            raise UserError(f"{flag} takes a share from 0 to 1, or a whole number.")
+            raise UserError(f"{flag} must be a share from 0 to 1, or a whole number.")
     if arguments.engine == "local":
         resolve_device(arguments.device)
     elif arguments.device not in DEVICES:  # which there may be elsewhere
@@ -169,11 +169,10 @@ def tell_ranking(plan: Plan, measured: list[Measured], out: Path, *, as_json: bo
     """Print and write the ranking; the exit status."""
     record = ranking.ranking_of(plan, measured, out.resolve())
     print_result(f"{ranking.caption(record)}\n\n{ranking.as_table(record)}")
-    atomic.write_json(out / "ranking.json", record)
-    atomic.write_text(out / "ranking.md", ranking.as_markdown(record))
+    record.write(out)
     print_result(f"\nwritten to {out}/ranking.md and ranking.json")
     if as_json:
-        print_json(record)
+        print_json(record.to_json())
     failed = [(one.contest, why) for one in measured for why in one.failures]
     for contest, why in failed:
         say(f"metavib: no result for {contest.algorithm}, {contest.target!r} unseen: {why}")

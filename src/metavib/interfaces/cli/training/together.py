@@ -39,7 +39,7 @@ def check_together(arguments: argparse.Namespace) -> None:
     if text is None:
         return
     if text != AUTO and not (text.isdecimal() and text.isascii() and 1 <= int(text) <= MOST):
-        raise UserError(f"--together takes a number of processes from 1 to {MOST}, or auto, not {text}.")
+        raise UserError(f"--together must be a number of processes from 1 to {MOST}, or auto, not {text}.")
     if arguments.log:
         raise UserError("--log follows the runs of one process: leave it out, or --together.")
     if arguments.select == LEAVE_ONE_DOMAIN_OUT:
@@ -77,7 +77,7 @@ def run_together(
         contextlib.closing(_engine(device, count, here[0].out.parent / "workers.log")) as engine,
         Bar("training", steps_of(cells)) as bar,
     ):
-        done = train_all(here, options, engine, _Progress(cells, bar), stop=stop)
+        done = train_all(here, options, engine, _StepsInOneBar(cells, bar), stop=stop)
     return [replace(done[cell.out.resolve()], cell=cell) for cell in cells]
 
 
@@ -86,7 +86,7 @@ def _engine(device: torch.device, count: int, errors: Path) -> Engine:
 
 
 @final
-class _Progress(Listener):
+class _StepsInOneBar(Listener):
     """The steps of all runs in one bar."""
 
     def __init__(self, cells: Sequence[Cell], bar: Bar) -> None:
