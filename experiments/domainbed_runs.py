@@ -4,8 +4,8 @@
 
 Each OUTPUT_DIR is the `--output_dir` of one run, made by the script in docs/python.md with DomainBed's defaults. A
 run that has not ended is taken with what it has. The updates are timed here, by CPU seconds of one thread, in
-turns, on batches of random images: DomainBed and its requirements must be importable. `--runs-only` keeps the times
-that the record has.
+turns, on batches of random images: DomainBed and its requirements must be importable. `--runs-only` keeps the
+times that the record has.
 """
 
 from __future__ import annotations
