@@ -62,7 +62,7 @@ def test_a_step_at_the_measured_rate_changes_linear_features_by_their_spread() -
     images, labels = probed()
     network = Steep(1000.0)
     rate = backbone_rate(network, images, labels, CLASSES, 0)
-    features = network(images)
+    features = network(images).detach()
     spread = (features - features.mean(dim=0)).square().mean().sqrt()
     changes = []
     for signs in torch.cartesian_prod(*[torch.tensor([-1.0, 1.0])] * 9):  # all directions of a feature
@@ -114,13 +114,15 @@ def test_the_measured_values_are_applied_and_parameters_stay_as_they_are_until_t
     assert float(algorithm.feature_scale) == pytest.approx(fit.feature_scale)
     width = algorithm.config.latent_width
     assert torch.all(algorithm.infer_latent.output.bias[width:] == fit.log_variance)
-    assert "learns at" in fit.in_words() and "features are divided by" in fit.in_words()
+    assert "learns at" in fit.in_words()
+    assert "features are divided by" in fit.in_words()
 
 
 def test_other_methods_have_a_rate_alone() -> None:
     algorithm = built(ERM)
     fit = fit_of(algorithm, episode_of(), seed=0)
-    assert fit.backbone_rate > 0 and math.isnan(fit.feature_scale)
+    assert fit.backbone_rate > 0
+    assert math.isnan(fit.feature_scale)
     apply(fit, algorithm)
     assert NOTHING.in_words() == "measured on the source images: nothing that could be fitted"
 
@@ -147,7 +149,8 @@ def test_a_fitted_run_that_is_stopped_goes_on_bit_for_bit(folder: Path, tmp_path
     unstopped = open_run(own, RunDirectory(tmp_path / "unstopped"), ExecutionContext(cpu)).run
     for progress in train([unstopped], unstopped.directory.checkpoints):
         said += progress.notes
-    assert len(said) == 1 and said[0].startswith("measured on the source images: the network learns at")
+    assert len(said) == 1
+    assert said[0].startswith("measured on the source images: the network learns at")
     run_experiment(own, tmp_path / "whole", ExecutionContext(cpu))
     calls = iter(range(1))
     with pytest.raises(Stopped):
@@ -177,7 +180,8 @@ def test_a_folder_is_trained_by_the_preset_that_fits_the_network_unless_another_
         ]
         return experiment_and_place(commands["train"].parse_args([*given, *words]))[0]
 
-    assert chosen().preset == "fitted" and chosen().training.fit
+    assert chosen().preset == "fitted"
+    assert chosen().training.fit
     assert not chosen("--preset", "fast").training.fit
     begun = chosen(
         "--preset", "fast", "--steps", "2", "--set", "images_per_domain=4", "--set", "latent_width=8"
