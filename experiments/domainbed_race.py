@@ -3,7 +3,7 @@
     python experiments/domainbed_race.py results/domainbed-race.json --domainbed DOMAINBED --data DIR [--timed 2]
 
 DomainBed's runs are alike, so some are timed, whole commands from start to end, and stand for all. Ours is one
-command for all of them. Both train ERM by DomainBed's settings (batches of 64 of each training domain, Adam at .001)
+command for all of them. Both train ERM by DomainBed's settings (64 images of each training domain, Adam at .001)
 and end with the accuracies of all domains that they look at.
 """
 

@@ -136,6 +136,7 @@ class _Training:
         self.steps, self.saved_step = settings.steps, -1
         self.log_every = max(1, settings.steps // LOGGED)
         self.fine_tuning, self.validate_every = settings.fine_tuning, steps_between(settings)
+        self.keeps_fitted = settings.fit or settings.fine_tuning > 0
         self.efforts = [run.effort for run in runs]
         self.record_after = recording_steps(settings.record_information, settings.steps)
         watched = runs if self.record_after else ()
@@ -264,9 +265,7 @@ class _Training:
                     self.kept[name] = torch.empty_like(parameter).copy_(saved.tensors[f"selected/{name}"])
             self.program.optimizer.restore(saved.tensors)
             self.program.average.restore(saved.tensors)
-            if (
-                self.fine_tuning
-            ):  # of a run in one stage it is measured again, with the weights that it began with
+            if self.keeps_fitted:  # otherwise measured again, with the weights that the run began with
                 self.program.refit({n.removeprefix("fitted/"): t for n, t in saved.tensors.items()})
             self.states = [state for _, state in zip(self.runs, saved.states, strict=True)]
             for number, state in enumerate(self.states):
@@ -285,6 +284,8 @@ class _Training:
                     f"{run.directory.metrics} has lost {len(lost)} of {len(due)} records up to step {reached}: "
                     "the curves of this run begin late, or have gaps; model and results do not depend on it"
                 )
+        if saved is None and self.runs[0].experiment.training.fit:
+            notes += [fit.in_words() for fit in self.program.fits]
         return tuple(notes)
 
     @torch.no_grad()
@@ -324,7 +325,7 @@ class _Training:
         tensors = {f"parameters/{name}": parameter for name, parameter in self.program.parameters.items()}
         tensors |= self.program.optimizer.state() | self.program.average.state()
         tensors |= {f"selected/{name}": parameter for name, parameter in self.kept.items()}
-        if self.fine_tuning:
+        if self.keeps_fitted:
             tensors |= {f"fitted/{name}": value for name, value in self.program.fitted().items()}
         tensors = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
         return Checkpoint(self.program.done, tensors, tuple(self.states))

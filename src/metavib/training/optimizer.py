@@ -95,6 +95,12 @@ class Training(Settings):
         minimum=0,
         absent=0,
     )
+    fit: bool = setting(
+        False,
+        "measure on source images before the first step what suits the network: the backbone's learning rate (in "
+        "place of backbone_rate), and the size of features and the first variances of inferred classifiers",
+        absent=False,
+    )
 
 
 def learning_rate_at(step: int, settings: Training) -> float:
@@ -153,12 +159,19 @@ class Optimizer:
         # Rates of all steps lie on the device: a captured step reads them by its number.
         self.rates = torch.tensor(_rates(settings), device=device)
         self.backbone_share = torch.tensor([own.backbone_rate for own in settings], device=device)
+        self.highest = [own.learning_rate for own in settings]
         limits = [own.clip_norm if own.clip_norm > 0 else math.inf for own in settings]
         self.limits = torch.tensor(limits, device=device)
         self.held = torch.zeros(runs, device=device)  # 1 for a run that is not to be changed any more
         self.failed = torch.zeros(runs, device=device)
         self.failed_step = torch.full((runs,), -1, device=device)
         self.failed_values: Tensor | None = None
+
+    def fit_backbone(self, rates: Sequence[float]) -> None:
+        """Let the backbone of each run learn at this rate at most, where one is given that is a number."""
+        for run, rate in enumerate(rates):
+            if not math.isnan(rate):
+                self.backbone_share[run] = min(1.0, rate / self.highest[run])
 
     def step(
         self,

@@ -31,6 +31,7 @@ from metavib.training import compiling
 from metavib.training.averaging import average_of
 from metavib.training.capturing import convolutions_tried, nothing_freed, side_stream
 from metavib.training.experiment import Experiment
+from metavib.training.fitting import NOTHING, Fit, apply, fit_of
 from metavib.training.optimizer import Optimizer
 from metavib.training.stages import fine_tuner
 
@@ -101,6 +102,7 @@ class Program:
             # By itself, so that a run begins in a stack as it begins alone.
             with divided(trainee.algorithm.backbone, self.division):
                 trainee.algorithm.begin(sampler_of([trainee], self.division).draw(self.first))
+        self.fits = [self._fit(trainee) for trainee in trainees]
         self.device = self.sampler.device
         self.noise_shapes = first.algorithm.noise_shapes(
             (self.sampler.domains - 1) * self.sampler.images, self.sampler.images
@@ -117,6 +119,7 @@ class Program:
             first.algorithm.APART,
             self.first,
         )
+        self.optimizer.fit_backbone([fit.backbone_rate for fit in self.fits])
         # A first stage leads to weights to begin with; those that are kept come after it.
         average = settings.average if self.end == self.steps else "none"
         self.average = average_of(average, settings.average_decay, self.parameters)
@@ -144,6 +147,19 @@ class Program:
         self.prefetcher: Prefetcher | None = None
         self.drawn: Drawn | None = None  # where images that do not fit on the device arrive
 
+    def _fit(self, trainee: Trainee) -> Fit:
+        """What suits this run's network, where that is to be measured: all processes have what the first found."""
+        if not trainee.experiment.training.fit:
+            return NOTHING
+        episode = sampler_of([trainee]).draw(self.first)
+        fit = Fit(
+            *self.processes.from_first(
+                lambda: list(fit_of(trainee.algorithm, episode, trainee.experiment.seed))
+            )
+        )
+        apply(fit, trainee.algorithm)
+        return fit
+
     def start(self, step: int) -> None:
         """Go on from this step; the last of a stage leaves the program in that stage."""
         self.done = step
@@ -154,15 +170,19 @@ class Program:
 
     def fitted(self) -> dict[str, Tensor]:
         """What algorithms measured before the first step of this stage, [runs, ...] each."""
-        return {name: self.buffers[name] for name in self.algorithms[0].FITTED}
+        found = {name: self.buffers[name] for name in self.algorithms[0].FITTED}
+        if self.trainees[0].experiment.training.fit:
+            found["backbone_share"] = self.optimizer.backbone_share
+        return found
 
     @torch.no_grad()
     def refit(self, values: Mapping[str, Tensor]) -> None:
         """Take what was measured then, in place of what is measured now."""
         for name, own in self.fitted().items():
             own.copy_(values[name])
-            for run, algorithm in enumerate(self.algorithms):
-                algorithm.get_buffer(name).copy_(own[run])
+            if name in self.algorithms[0].FITTED:
+                for run, algorithm in enumerate(self.algorithms):
+                    algorithm.get_buffer(name).copy_(own[run])
 
     def step(self) -> None:
         """One step of every run."""

@@ -24,7 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--algorithm", help="a name that `metavib describe` lists (metavib); several as A,B")
     parser.add_argument("--without", metavar="DOMAINS", help="domains that play no part, as A,B")
-    parser.add_argument("--preset", help="paper, fast, augmented, equal or best (fast)")
+    parser.add_argument(
+        "--preset", help="paper, fast, augmented, equal, best or fitted (fast; for a folder of images fitted)"
+    )
     add_shared(parser, "--steps")
     parser.add_argument("--seed", type=int, help="a random one is chosen and printed where none is given")
     parser.add_argument(

@@ -24,7 +24,8 @@ from metavib.training.averaging import AVERAGES
 from metavib.training.experiment import Experiment, experiment_from
 from metavib.training.run_directory import RunDirectory
 
-OF_ANY_NETWORK = ("fast",)  # presets whose settings suit more than the network that they name
+OF_ANY_NETWORK = ("fast", "fitted")  # presets whose settings suit more than the network that they name
+OF_A_FOLDER = "fitted"  # the preset of a run on a folder of images where none is named
 NOTHING = "none"  # the target that holds nothing out
 
 
@@ -56,19 +57,23 @@ def experiment_and_place(
     values["weights"] = absolute_if_path(values.get("weights"), (*PUBLISHED, "none"))
     if values.get("target", NOTHING) == NOTHING:
         _decide_target(values, data_root(arguments))
-    if (chosen := _chosen_network(arguments, values)) is not None:
-        values["backbone"] = _begun_with(recorded) or chosen.name
-    experiment = experiment_from(values, assignments_from(arguments))
+    chosen = _chosen_network(arguments, values)
+    of_folder = values.get("preset") is None and values.get("dataset") not in NAMES
+    left_open = {"backbone": chosen.name} if chosen is not None else {}
+    left_open |= {"preset": OF_A_FOLDER} if of_folder else {}
+    experiment = experiment_from(
+        values | left_open | _begun_with(recorded, left_open), assignments_from(arguments)
+    )
     place = Path(arguments.out) if arguments.out else usual_place(experiment)
-    if chosen is not None and not arguments.out and (begun := _begun_with(_recorded_experiment(place))):
-        values["backbone"] = begun
-        experiment = experiment_from(values, assignments_from(arguments))
+    if not arguments.out and (begun := _begun_with(_recorded_experiment(place), left_open)):
+        experiment = experiment_from(values | left_open | begun, assignments_from(arguments))
     return experiment, place
 
 
-def _begun_with(recorded: Mapping[str, Any]) -> str | None:
-    """The network that was chosen when the run began: weights that came since do not change it."""
-    return recorded["backbone"] if recorded.get("backbone") in BEST_FIRST else None
+def _begun_with(recorded: Mapping[str, Any], left_open: Mapping[str, str]) -> dict[str, str]:
+    """What was chosen when the run began: weights or versions that came since do not change it."""
+    ours = {"backbone": BEST_FIRST, "preset": OF_ANY_NETWORK}
+    return {name: recorded[name] for name in left_open if recorded.get(name) in ours[name]}
 
 
 def _chosen_network(arguments: argparse.Namespace, values: Mapping[str, Any]) -> AtHand | None:
