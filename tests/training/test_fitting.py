@@ -162,7 +162,7 @@ def test_a_fitted_run_that_is_stopped_goes_on_bit_for_bit(folder: Path, tmp_path
         assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_a_folder_is_trained_by_the_preset_that_fits_the_network_unless_another_was_begun(
+def test_a_run_on_a_folder_that_was_begun_fitted_goes_on_fitted_without_being_told(
     folder: Path, tmp_path: Path
 ) -> None:
     def chosen(*words: str) -> Any:
@@ -180,11 +180,11 @@ def test_a_folder_is_trained_by_the_preset_that_fits_the_network_unless_another_
         ]
         return experiment_and_place(commands["train"].parse_args([*given, *words]))[0]
 
-    assert chosen().preset == "fitted"
-    assert chosen().training.fit
-    assert not chosen("--preset", "fast").training.fit
+    assert chosen().preset == "fast"
+    assert not chosen().training.fit
     begun = chosen(
-        "--preset", "fast", "--steps", "2", "--set", "images_per_domain=4", "--set", "latent_width=8"
+        "--preset", "fitted", "--steps", "2", "--set", "images_per_domain=4", "--set", "latent_width=8"
     )
+    assert begun.training.fit
     run_experiment(begun, tmp_path / "run", ExecutionContext(torch.device("cpu")))
-    assert chosen("--out", str(tmp_path / "run")).preset == "fast"
+    assert chosen("--out", str(tmp_path / "run")).preset == "fitted"

@@ -25,7 +25,7 @@ from metavib.training.experiment import Experiment, experiment_from
 from metavib.training.run_directory import RunDirectory
 
 OF_ANY_NETWORK = ("fast", "fitted")  # presets whose settings suit more than the network that they name
-OF_A_FOLDER = "fitted"  # the preset of a run on a folder of images where none is named
+OF_A_FOLDER = "fast"  # the preset of a run on a folder of images where none is named
 NOTHING = "none"  # the target that holds nothing out
 
 
