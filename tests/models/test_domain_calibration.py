@@ -70,6 +70,15 @@ def test_what_cannot_be_had_is_said() -> None:
     assert "cannot be had" in promise.in_words()
 
 
+def test_few_answers_say_nothing_of_rare_errors() -> None:
+    none_wrong = tried((0.5,) * 4, (0.0,) * 4)
+    record = made_record(left_out={"a": none_wrong, "b": none_wrong}, drifted={})  # 100 answers
+    assert promise_error(record, 0.01).kept
+    promise = promise_error(record, 0.001)
+    assert not promise.kept
+    assert "at most 0.1% of the answers wrong" in promise.in_words()
+
+
 def test_coverage_is_that_of_the_mean_domain() -> None:
     record = made_record()
     assert promise_coverage(record, 0.6).threshold == 0.5  # .8, .6 and .4

@@ -122,24 +122,31 @@ class Promise:
             f"{self.asked}: measured on {self.domains} left-out source domains ({self.images:,} images"
             f"{', as they are and drifted' if self.drifts else ''}): {self.answered.in_words()} answered, {error}"
         )
-        return text if self.kept else f"{text}. This cannot be had: no threshold kept it in enough of them"
+        return (
+            text
+            if self.kept
+            else f"{text}. This cannot be had: no threshold kept it, with enough answers to say so"
+        )
 
 
 def promise_error(record: DomainCalibration, most: float) -> Promise:
     """The lowest threshold at which at most this share of answers was wrong, in every domain that was tried.
 
     Nine tenths of them instead of all answered half as much again, and were wrong too often on sources that were
-    hidden. Where there is no such threshold, nothing is answered.
+    hidden. Where there is none, nothing is answered. Nor where fewer answers than 1 / most show it: ten
+    right ones say nothing of one in a thousand.
     """
     check_share(most, "max-error")
+    asked = f"at most {100 * most:g}% of the answers wrong"
     for level in range(len(record.levels)):
         errors = [one.error(level) for one in record.tried]
         if any(error is not None and error > most for error in errors):
             continue
-        if all(error is None for error in errors):
+        answers = sum(one.answered[level] * one.images for one in record.tried)
+        if all(error is None for error in errors) or answers * most < 1:
             break
-        return _promise(record, f"at most {most:.0%} of the answers wrong", record.levels[level], level, True)
-    return _promise(record, f"at most {most:.0%} of the answers wrong", 2.0, None, False)
+        return _promise(record, asked, record.levels[level], level, True)
+    return _promise(record, asked, 2.0, None, False)
 
 
 def promise_coverage(record: DomainCalibration, share: float) -> Promise:
@@ -151,7 +158,7 @@ def promise_coverage(record: DomainCalibration, share: float) -> Promise:
             found = level
     reached = _answered(record, found) >= share
     threshold = record.levels[found] if reached else 0.0
-    return _promise(record, f"{share:.0%} answered", threshold, found, True)
+    return _promise(record, f"{100 * share:g}% answered", threshold, found, True)
 
 
 def promised_sets(record: DomainCalibration, share: float) -> float:
