@@ -1,6 +1,7 @@
 """Train the cells of a plan one after another and keep a record: to choose a recipe, then to measure it.
 
-    python experiments/recipe_rounds.py PLAN.json OUT.json --runs FOLDER [--device cuda] [--only ROUND] [--part 1/4]
+    python experiments/recipe_rounds.py PLAN.json OUT.json --runs FOLDER [--device cuda] [--only ROUND]
+        [--part 1/4]
 
 A plan is a list of rounds. A round names a dataset, its tasks, its seeds, settings that variants share, and the
 variants: an algorithm, a preset, an average, a backbone, further settings. A task is a domain that is left out and
@@ -31,6 +32,7 @@ from scipy import stats
 
 from metavib.core import atomic
 from metavib.core.terminal import say
+from metavib.data.cache import held_while
 from metavib.models.results import Results
 from metavib.runs.one_run import ExecutionContext, run_experiment
 from metavib.training.experiment import Experiment, experiment_from, shared_out
@@ -94,7 +96,7 @@ def has(out: Path, one: Mapping[str, Any], experiment: Experiment) -> bool:
 
 def keep(out: Path, plan: Path, one: Mapping[str, Any], cell: Mapping[str, Any]) -> None:
     """Add a cell to the record, which other processes write too."""
-    with atomic.locked(out.with_suffix(".lock")):
+    with held_while(out.with_suffix(".lock")):
         record: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
         called = ["python", "experiments/recipe_rounds.py", str(plan), str(out), "--runs", "runs"]
         record.setdefault("command", shlex.join(called))
