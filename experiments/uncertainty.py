@@ -285,7 +285,9 @@ def main() -> None:
     out, way = arguments.out, "heads" if arguments.folds is None else "whole"
     asked = Asked(resolve_device(arguments.device), arguments.folds, arguments.whole, arguments.keep)
     rows = json.loads(out.read_text())["runs"] if out.exists() else []
-    known = {(row["folds"], row["dataset"], row["network"], *map(row.get, IDENTITY)) for row in rows}
+    known = {
+        (row["folds"], row["dataset"], row.get("network", "digits"), *map(row.get, IDENTITY)) for row in rows
+    }
     for folder in arguments.runs:
         for path in sorted(one.parent for one in folder.rglob("results.json")):
             own = read_description(RunDirectory(path)).experiment

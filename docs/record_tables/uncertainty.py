@@ -87,7 +87,7 @@ def ranking() -> str:
             for part in ("found", "false", "auroc", "fpr_at_95")
         ]
         foreign.insert(1, _percent([run["other_objects"]["found"] for run in runs]))
-        seconds = statistics.fmean(run["calibration_cpu_seconds"] for run in runs)
+        seconds = statistics.fmean(run["seconds"]["calibration_cpu"] for run in runs)
         rows.append([dataset, title, *shown, *foreign, f"{seconds:.1f}"])
     header = ["", "", "AUGRC, %", "AURC, %", "risk at 80 %, %", "coverage at 5 %, %"]
     header += [
@@ -110,6 +110,30 @@ def bars() -> str:
     header = ["", "aim", "by source validation"]
     header += [f"first version, {len(first)} runs", f"first version, {len(both)} of them"]
     return markdown([*header, f"now, the same {len(now)}"], rows)
+
+
+def psi() -> str:
+    """The variance of psi through training, and what the model's part of the entropy tells."""
+    rows = []
+    for row in record("psi-variance")["rows"]:
+        course = row["log_variance_by_step"]
+        for who in ("one", "ensemble"):
+            found = row[who]
+            told = [f"{100 * found[name]:.1f}" for name in ("accuracy", "ece", "augrc", "model_share")]
+            pairs = [
+                " / ".join(f"{100 * found[f'{what}_by_{part}']:.0f}" for part in ("entropy", "model"))
+                for what in ("wrong", "nothing")
+            ]
+            steps = " ".join(f"{course[step]:.1f}" for step in ("0", "10", "40", "149"))
+            name = "one seed" if who == "one" else f"{row['seeds']} seeds together"
+            rows.append([row["target"], row["floor"], steps, name, *told, *pairs])
+    header = ["unseen", "floor", "log variance of psi at steps 0, 10, 40, 149", "", "accuracy, %", "ECE, %"]
+    header += [
+        "AUGRC, %",
+        "the model's part of the entropy, %",
+        "AUROC for wrong answers: entropy / model's part",
+    ]
+    return markdown([*header, "AUROC for images of nothing"], rows)
 
 
 def _name(run: dict[str, Any]) -> tuple[Any, ...]:
@@ -180,4 +204,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "uncertainty thresholds": thresholds,
     "uncertainty calibration": calibration,
     "uncertainty ranking": ranking,
+    "uncertainty psi": psi,
 }

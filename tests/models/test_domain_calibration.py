@@ -70,6 +70,27 @@ def test_what_cannot_be_had_is_said() -> None:
     assert "cannot be had" in promise.in_words()
 
 
+def test_one_domain_that_fools_the_model_does_not_silence_it() -> None:
+    fooled = tried((1.0, 0.8, 0.5, 0.2), (0.9, 0.3, 0.1, 0.04))  # 20 % wrong where it is surest
+    right = tried((1.0, 0.8, 0.5, 0.2), (0.0,) * 4)
+    record = made_record(left_out=dict.fromkeys("abcd", right), drifted={"inverted": fooled})
+    promise = promise_error(replace(record, levels=(0.2, 0.5, 0.8, 0.98)), 0.05)
+    assert promise.kept
+    assert promise.threshold == 0.98
+    assert "4.0 % (0.0 to 20.0) of the answers wrong" in promise.in_words()  # the worst of them is told
+    assert not promise_error(record, 0.05).kept  # .95 is not sure enough of itself
+    assert not promise_error(replace(record, drifted=dict.fromkeys("xyz", fooled)), 0.05).kept
+
+
+def test_few_answers_say_nothing_of_rare_errors() -> None:
+    none_wrong = tried((0.5,) * 4, (0.0,) * 4)
+    record = made_record(left_out={"a": none_wrong, "b": none_wrong}, drifted={})  # 100 answers
+    assert promise_error(record, 0.01).kept
+    promise = promise_error(record, 0.001)
+    assert not promise.kept
+    assert "at most 0.1% of the answers wrong" in promise.in_words()
+
+
 def test_coverage_is_that_of_the_mean_domain() -> None:
     record = made_record()
     assert promise_coverage(record, 0.6).threshold == 0.5  # .8, .6 and .4
