@@ -92,7 +92,9 @@ def measured(path: Path, asked: Asked) -> dict[str, Any]:  # noqa: PLR0915  a ro
     algorithm, description = load_model(path, asked.device)
     dataset = experiment.dataset_in(None).read_by(description.pixel_range)
     split, preprocessing = experiment.split_of(dataset), preprocessing_of(algorithm.backbone)
-    sources = open_sources(dataset, split, preprocessing, asked.device, skip_bad=False, last_store=asked.last_store)
+    sources = open_sources(
+        dataset, split, preprocessing, asked.device, skip_bad=False, last_store=asked.last_store
+    )
     known = known_features(experiment, algorithm, sources, ExecutionContext(asked.device))
     opened, busy = time.monotonic(), time.process_time()
     features = None
