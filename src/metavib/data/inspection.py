@@ -1,12 +1,14 @@
 """A dataset looked over before training: what is in it, and what is wrong with it."""
 
+from __future__ import annotations
+
 import os
 import statistics
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -89,6 +91,14 @@ class Report:
             **found,
             "labels": None if self.labels is None else {**self.labels._asdict(), "suspicious": suspicious},
         }
+
+    def with_labels(self, check: LabelCheck) -> Report:
+        """The same data, its labels judged by other features."""
+        images = sum(self.modes.values())  # that can be read
+        former = () if self.labels is None else remarks_on_labels(self.labels, images)
+        kept = [problem for problem in self.problems if problem.text not in former]
+        found = [DataProblem("warning", remark) for remark in remarks_on_labels(check, images)]
+        return replace(self, labels=check, problems=(*kept, *found))
 
     @property
     def suspicious(self) -> tuple[Suspicious, ...]:

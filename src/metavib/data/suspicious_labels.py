@@ -1,13 +1,13 @@
-"""Labels that may be wrong: what simple features of the image say of its class, told by images of other folds.
+"""Labels that may be wrong: what features of an image say of its class, told by images of other folds.
 
 After confident learning (Northcutt, Jiang and Chuang, JAIR 2021): an image is suspicious if it looks as much like
 another class as the images of that class do, and far less like its own, judged by a model that has not seen it.
 Two models judge each image: one has not seen its fold, the other none of its domain. Both must prefer the other
 class.
 
-Features are histograms of edges and mean colours, the model is a kernel ridge regression: all of it takes seconds.
-What such features cannot tell apart is not judged: of a class of which fewer than 80 % are found again, nothing is
-said.
+Features are histograms of edges and mean colours, or those of a network (`training/label_features.py`). The model
+is a kernel ridge regression. What the features cannot tell apart is not judged: of a class of which fewer than 80 %
+are found again, nothing is said.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class LabelCheck(NamedTuple):
 
 
 class Labelled(NamedTuple):
-    """One image with its simple features."""
+    """One image with its features."""
 
     name: str
     domain: str
@@ -99,7 +99,7 @@ def remarks_on_labels(check: LabelCheck, all_images: int) -> list[str]:
 def in_words(check: LabelCheck) -> str:
     """Of how many classes the labels were judged."""
     if check.judged < 2:  # an image of one class must look like another one that can be told
-        return "labels: not judged, simple features do not tell these classes apart"
+        return "labels: not judged, the features do not tell these classes apart"
     some = "" if check.judged == check.classes else f"those of {check.judged} of the {check.classes} classes "
     return f"labels: {some}looked at, {len(check.suspicious)} may be wrong"
 

@@ -13,6 +13,7 @@ __all__ = [
     "first_network",
     "frozen",
     "information_recording",
+    "label_features",
     "loop",
     "optimizer",
     "recipes",

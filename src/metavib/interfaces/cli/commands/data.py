@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from metavib.core.errors import UserError
 from metavib.core.foreign_text import visible
-from metavib.core.terminal import counting_bar, print_json, print_result, table
+from metavib.core.terminal import counting_bar, print_json, print_result, say, table
 from metavib.interfaces.cli.flags import add_shared, data_root
 
 if TYPE_CHECKING:
+    from metavib.data.dataset import Dataset
     from metavib.data.inspection import Report
+    from metavib.training.at_hand import AtHand
 
 HELP = "look at a dataset: domains, classes, sizes, and everything that is wrong with it"
 
@@ -19,9 +21,16 @@ HELP = "look at a dataset: domains, classes, sizes, and everything that is wrong
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "--json", "dataset", "--data", "--protocol")
     parser.add_argument("--page", metavar="FILE.html", help="write a page with thumbnails of what was found")
-    parser.add_argument(
+    labels = parser.add_mutually_exclusive_group()
+    labels.add_argument(
         "--no-label-check", action="store_true", help="do not look for labels that may be wrong"
     )
+    labels.add_argument(
+        "--labels-by-network",
+        action="store_true",
+        help="judge labels by the features of the best network whose weights are here: what photographs need",
+    )
+    add_shared(parser, "--device", "--threads")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -34,8 +43,12 @@ def run(arguments: argparse.Namespace) -> int:
     dataset = open_dataset(
         arguments.dataset, data_root=data_root(arguments), protocol=arguments.protocol, seed=0
     )
+    by_network = _network(arguments, dataset) if arguments.labels_by_network else None
+    simple = not (arguments.no_label_check or arguments.labels_by_network)
     with counting_bar("opening images") as reading:
-        report = inspect(dataset, progress=reading, judge_labels=not arguments.no_label_check)
+        report = inspect(dataset, progress=reading, judge_labels=simple)
+    if by_network is not None and report.modes:
+        report = _judged_by_network(arguments, dataset, report, by_network)
     print_result(f"{dataset.name} ({dataset.protocol})")
     print_result(counts_table(report))
     if report.sizes is not None:
@@ -51,7 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
             "0 to 255; a run looks at its source domains only"
         )
     if report.labels is not None:
-        print_result(in_words(report.labels))
+        more = simple and report.labels.judged < report.labels.classes
+        print_result(in_words(report.labels) + (". --labels-by-network tells more" if more else ""))
     for problem in report.problems:
         print_result(f"{problem.severity}: {visible(problem.text)}")
     if arguments.page:
@@ -69,6 +83,43 @@ def run(arguments: argparse.Namespace) -> int:
     if not report.can_train:
         raise UserError(why_not(report))
     return 0
+
+
+def _network(arguments: argparse.Namespace, dataset: Dataset) -> AtHand:
+    """The network whose features judge labels; an error where none is here, before any image is opened."""
+    from metavib.core.device import resolve_device
+    from metavib.data.file_dataset import FileDataset
+    from metavib.training.at_hand import network_at_hand
+
+    if not isinstance(dataset, FileDataset):
+        raise UserError("--labels-by-network is for folders of images: this dataset has no files.")
+    found = network_at_hand(data_root(arguments), resolve_device(arguments.device))
+    if found is None:
+        raise UserError(
+            "--labels-by-network needs the weights of a network, and none are here. Put a file such as "
+            "weights/squeezenet1_0-imagenet.safetensors into the data folder (--data, METAVIB_DATA)."
+        )
+    return found
+
+
+def _judged_by_network(
+    arguments: argparse.Namespace, dataset: Dataset, report: Report, network: AtHand
+) -> Report:
+    from metavib.core.cores import check, used_by_torch, usual
+    from metavib.core.device import resolve_device
+    from metavib.training.label_features import labels_by_network
+
+    check(arguments.threads)
+    say(f"metavib: labels are judged by {network.name}, {network.weights}.")
+    with counting_bar("computing features") as computing, used_by_torch(arguments.threads or usual()):
+        found = labels_by_network(
+            dataset,
+            network,
+            resolve_device(arguments.device),
+            pixel_range=report.pixel_range,
+            progress=computing,
+        )
+    return report.with_labels(found)
 
 
 def why_not(report: Report) -> str:
