@@ -6,8 +6,8 @@ Two models judge each image: one has not seen its fold, the other none of its do
 class.
 
 Features are histograms of edges and mean colours, or those of a network (`training/label_features.py`). The model
-is a kernel ridge regression. What the features cannot tell apart is not judged: of a class of which fewer than 80 %
-are found again, nothing is said.
+is a kernel ridge regression. What the features cannot tell apart is not judged: of a class of which fewer than
+80 % are found again, nothing is said.
 """
 
 from __future__ import annotations
