@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, final
@@ -188,7 +187,9 @@ class Staged(Backbone):
 
     @final
     def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
-        return deque(self.stages(images, masks), maxlen=1).pop()  # the others are freed on the way
+        for features in self.stages(images, masks):  # noqa: B007
+            pass  # earlier stages are freed on the way
+        return features
 
 
 @final

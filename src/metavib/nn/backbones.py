@@ -7,7 +7,7 @@ network of DomainBed (Gulrajani and Lopez-Paz, ICLR 2021); the others are torchv
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from typing import final
 
 from torch import Tensor, nn
@@ -86,8 +86,8 @@ class DomainBedDigits(Staged):
         return convolution, nn.ReLU(), nn.GroupNorm(8, outputs)
 
     def stages(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Iterator[Tensor]:
-        maps = yield from _after_each(nn.GroupNorm, self.convolutions, images)
-        yield maps.mean((2, 3))
+        for maps, last in _after_each(nn.GroupNorm, self.convolutions, images):
+            yield maps.mean((2, 3)) if last else maps
 
 
 @final
@@ -124,8 +124,8 @@ class PaperAlexNet(Staged):
 
     def stages(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Iterator[Tensor]:
         (mask,) = masks
-        maps = yield from _after_each(nn.MaxPool2d, self.convolutions, images)
-        yield maps
+        for maps, _ in _after_each(nn.MaxPool2d, self.convolutions, images):
+            yield maps
         units = self.connected_6(maps.flatten(1)).relu()
         yield units
         yield self.connected_7(drop(units, mask)).relu()
@@ -154,8 +154,8 @@ class TorchvisionAlexNet(Staged):
     def stages(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Iterator[Tensor]:
         first_mask, second_mask = masks
         # torchvision's average pooling to 6 x 6 does nothing at this image size.
-        maps = yield from _after_each(nn.MaxPool2d, self.features, images)
-        yield maps
+        for maps, _ in _after_each(nn.MaxPool2d, self.features, images):
+            yield maps
         units = self.classifier["1"](drop(maps.flatten(1), first_mask)).relu()
         yield units
         yield self.classifier["4"](drop(units, second_mask)).relu()
@@ -180,12 +180,11 @@ class SqueezeNet(Staged):
 
     def stages(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Iterator[Tensor]:
         fused = self.has_own_kernels and kernels.run_on(images.device)
-        maps = yield from (
-            self.in_fewer_passes(images) if fused else _after_each(nn.MaxPool2d, self.features, images)
-        )
-        yield maps.mean((2, 3))
+        found = self.in_fewer_passes(images) if fused else _after_each(nn.MaxPool2d, self.features, images)
+        for maps, last in found:
+            yield maps.mean((2, 3)) if last else maps
 
-    def in_fewer_passes(self, images: Tensor) -> Generator[Tensor, None, Tensor]:
+    def in_fewer_passes(self, images: Tensor) -> Iterator[tuple[Tensor, bool]]:
         """What `_after_each` pooling gives; but all that follows a convolution is done by `activated`."""
         layers = [layer for layer in self.features if not isinstance(layer, nn.ReLU)]
         maps = images.to(self.precision or images.dtype)
@@ -198,8 +197,8 @@ class SqueezeNet(Staged):
                 expanded = [self._convolved(part, squeezed) for part in (layer.expand1x1, layer.expand3x3)]
                 maps = activated(expanded, pooled=pooled)
             if pooled:
-                yield maps
-        return maps
+                yield maps, False
+        yield maps, True
 
     def _convolved(self, layer: nn.Conv2d, maps: Tensor) -> tuple[Tensor, Tensor]:
         """The convolution without its bias, and the bias."""
@@ -214,16 +213,17 @@ class SqueezeNet(Staged):
         return convolution(maps, weight, stride=stride, padding=layer.padding), layer.bias
 
 
-def _after_each(
-    kind: type[nn.Module], layers: nn.Sequential, maps: Tensor
-) -> Generator[Tensor, None, Tensor]:
-    """The maps after each layer of this kind; those after the last layer are returned."""
+def _after_each(kind: type[nn.Module], layers: nn.Sequential, maps: Tensor) -> Iterator[tuple[Tensor, bool]]:
+    """The maps after each layer of this kind and after the last layer, and whether it is the last.
+
+    They are yielded, not returned at the end: compilers do not follow a generator that returns a tensor.
+    """
     *layers_before, last = layers
     for layer in layers_before:
         maps = layer(maps)
         if isinstance(layer, kind):
-            yield maps
-    return last(maps)
+            yield maps, False
+    yield last(maps), True
 
 
 BACKBONES: dict[str, type[Backbone]] = {
