@@ -32,4 +32,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "choosing best": functools.partial(of_round, "best-choosing", 0),
     "readings of the paper": functools.partial(of_round, "best-digits", 0),
     "best on digits": functools.partial(of_round, "best-digits", 1),
+    "PACS with Lite0": functools.partial(of_round, "pacs-networks", 0),
 }
