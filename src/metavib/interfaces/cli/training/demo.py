@@ -41,8 +41,8 @@ OWN: dict[str, dict[str, Any]] = {
 
 WHAT_IT_SHOWS = (
     "It shows how the tool works, not that MetaVIB wins: over ten seeds plain training (ERM) reads more of these\n"
-    "digits, and MetaVIB's confidence is a little nearer to the truth. On PACS with SqueezeNet MetaVIB is ahead: see the\n"
-    "leaderboard in the documentation."
+    "digits, and MetaVIB's confidence is a little nearer to the truth. On PACS with SqueezeNet MetaVIB is ahead:\n"
+    "see the leaderboard in the documentation."
 )
 
 
