@@ -1,7 +1,7 @@
 """Train the cells of a plan one after another and keep a record: to choose a recipe, then to measure it.
 
     python experiments/recipe_rounds.py PLAN.json OUT.json --runs FOLDER [--device cuda] [--only ROUND]
-        [--part 1/4]
+        [--part 1/4] [--seconds 500]
 
 A plan is a list of rounds. A round names a dataset, its tasks, its seeds, settings that variants share, and the
 variants: an algorithm, a preset, an average, a backbone, further settings. A task is a domain that is left out and
@@ -9,8 +9,9 @@ measured, and domains that play no part. Where a recipe is chosen, the target pl
 out; where it is measured, nothing is missing.
 
 OUT.json is written after each cell, and a cell that it has is not trained again, so that a plan can be stopped at
-any time. Several processes may share a plan, each with a part of the variants. Each variant is compared with the
-first one of its round by a paired t-test over tasks and seeds.
+any time. Several processes may share a plan: each begins with its part of the variants, whose steps it has compiled
+then, and goes on with what no other has begun. Each variant is compared with the first one of its round by a paired
+t-test over tasks and seeds. `seconds` of a cell are wall clock, beside the other processes.
 
 `recipe_rounds_choose.json` is how `--preset best` was chosen, `recipe_rounds_digits.json` measures it on digits,
 and `recipe_rounds_gpu.json` is what is left for a GPU.
@@ -23,6 +24,7 @@ import itertools
 import json
 import shlex
 import statistics
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -119,7 +121,8 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--only", action="append", help="only rounds of this name")
-    parser.add_argument("--part", default="1/1", help="I/N: every N-th variant, from the I-th on")
+    parser.add_argument("--part", default="1/1", help="I/N: begin with every N-th variant, from the I-th on")
+    parser.add_argument("--seconds", type=float, help="begin no cell after so many")
     parser.add_argument("--compile", action="store_true", help="have torch.compile make the steps faster")
     arguments = parser.parse_args()
     part, parts = map(int, arguments.part.split("/"))
@@ -132,18 +135,30 @@ def main() -> None:
         threads=arguments.threads,
         compiled=None if arguments.compile else False,
     )
+    arguments.runs.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
     for one in json.loads(arguments.plan.read_text()):
         if arguments.only and one["round"] not in arguments.only:
             continue
         names = list(one["variants"])
-        for named, experiment in cells_of(one):
-            if names.index(named["variant"]) % parts != part - 1 or has(arguments.out, one, experiment):
-                continue
-            results = run_experiment(experiment, arguments.runs / experiment.identity(), context)
-            assert results is not None
-            cell = named | {"experiment": experiment.identity()} | kept_of(results)
-            keep(arguments.out, arguments.plan, one, cell)
-            say(f"{named['variant']:40} {named['target']:10} {named['seed']} {100 * cell['accuracy']:.2f}")
+        cells = list(cells_of(one))
+        cells.sort(key=lambda cell: names.index(cell[0]["variant"]) % parts != part - 1)  # its own part first
+        for named, experiment in cells:
+            if arguments.seconds and time.monotonic() - began > arguments.seconds:
+                return
+            with held_while(arguments.runs / f"{experiment.identity()}.lock", wait=False) as mine:
+                if not mine or has(arguments.out, one, experiment):
+                    continue
+                started = time.monotonic()
+                results = run_experiment(experiment, arguments.runs / experiment.identity(), context)
+                assert results is not None
+                cell = named | {"experiment": experiment.identity()} | kept_of(results)
+                cell["seconds"] = round(time.monotonic() - started, 2)
+                keep(arguments.out, arguments.plan, one, cell)
+            say(
+                f"{named['variant']:40} {named['target']:10} {named['seed']} {100 * cell['accuracy']:.2f} "
+                f"{cell['seconds']:.0f} s"
+            )
 
 
 if __name__ == "__main__":

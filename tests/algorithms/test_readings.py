@@ -103,6 +103,37 @@ def test_the_identity_begins_with_the_variance_that_is_set_for_every_feature() -
     assert inferred.log_variance.unique().tolist() == [-2.0]
 
 
+@pytest.mark.parametrize("roles", ["one", "every"])
+def test_centred_features_begin_around_zero_and_what_all_images_share_plays_no_part(roles: str) -> None:
+    centred, shifted = built(centred=True, roles=roles), built(centred=True, roles=roles)
+    episode = episode_of()
+    with torch.no_grad():
+        forward = shifted.backbone.forward
+        shifted.backbone.forward = lambda *given: forward(*given) + torch.tensor([5.0, -3.0, 0.5])
+    for algorithm in (centred, shifted):
+        algorithm.begin(episode)
+    features = centred.features(episode.meta_train.flat_images())
+    torch.testing.assert_close(features.mean(dim=0), torch.zeros(3, dtype=torch.float64))
+    assert features.detach().square().mean().item() == pytest.approx(1.0)
+    torch.testing.assert_close(losses_of(shifted, episode), losses_of(centred, episode))
+
+
+def test_features_of_a_centre_of_zero_are_as_without_one() -> None:
+    centred, plain = built(centred=True), built()
+    torch.testing.assert_close(losses_of(centred, episode_of()), losses_of(plain, episode_of()))
+    assert (centred.FITTED, plain.FITTED) == (("feature_scale", "feature_centre"), ("feature_scale",))
+    assert "feature_centre" not in plain.state_dict()  # models of earlier versions have none
+
+
+def test_a_centre_is_measured_where_features_keep_their_size() -> None:
+    algorithm = built(centred=True, feature_size=0.0)
+    algorithm.begin(episode_of())
+    images = episode_of().meta_train.flat_images()
+    torch.testing.assert_close(
+        algorithm.features(images), algorithm.backbone(images) - algorithm.backbone(images).mean(dim=0)
+    )
+
+
 @pytest.mark.parametrize("width", [4, 16, 200])
 def test_codes_begin_as_long_as_their_features(width: int) -> None:
     from metavib.nn.inference import InferenceNetwork

@@ -16,6 +16,7 @@ from metavib.training.averaging import (
     Valley,
     ValleyState,
     average_of,
+    exponential,
 )
 
 NOBODY = torch.zeros(2)
@@ -124,7 +125,7 @@ def test_each_run_has_its_own_valley_and_a_held_one_adds_nothing() -> None:
 
 def test_the_moving_average_follows_its_recursion() -> None:
     parameters = weights(0.0, 5.0)
-    average = MovingAverage(parameters, decay=0.3)
+    average = MovingAverage(parameters, "ema", exponential(0.3))
     expected = torch.tensor([0.0, 5.0])
     for step in range(6):
         parameters["w"].add_(torch.tensor([1.0, -2.0]).view(2, 1, 1))
@@ -136,7 +137,7 @@ def test_the_moving_average_follows_its_recursion() -> None:
 
 def test_a_decay_of_zero_follows_the_weights() -> None:
     parameters = weights(0.0, 5.0)
-    average = MovingAverage(parameters, decay=0.0)
+    average = MovingAverage(parameters, "ema", exponential(0.0))
     parameters["w"].mul_(3).add_(1)
     average.update(torch.tensor(0), NOBODY)
     assert torch.equal(average.average["w"], parameters["w"])
@@ -144,7 +145,7 @@ def test_a_decay_of_zero_follows_the_weights() -> None:
 
 def test_the_average_of_a_held_run_stays() -> None:
     parameters = weights(0.0, 5.0)
-    average = MovingAverage(parameters, decay=0.5)
+    average = MovingAverage(parameters, "ema", exponential(0.5))
     parameters["w"].add_(8)
     average.update(torch.tensor(100), torch.tensor([1.0, 0.0]))
     assert average.average["w"][:, 0, 0].tolist() == [0.0, 9.0]
@@ -152,20 +153,37 @@ def test_the_average_of_a_held_run_stays() -> None:
 
 def test_in_place_the_parameters_hold_the_average_and_then_again_their_own() -> None:
     parameters = weights(0.0, 5.0)
-    average = MovingAverage(parameters, decay=0.5)
+    average = MovingAverage(parameters, "ema", exponential(0.5))
     parameters["w"].add_(8)
     with average.in_place():
         assert parameters["w"][:, 0, 0].tolist() == [0.0, 5.0]
     assert parameters["w"][:, 0, 0].tolist() == [8.0, 13.0]
 
 
+@pytest.mark.parametrize(("steps", "first"), [(30, 3), (5, 0)])
+def test_the_simple_average_is_the_mean_of_all_steps_but_the_first_tenth(steps: int, first: int) -> None:
+    parameters = weights(0.0, 5.0)
+    average = average_of("sma", 0.9, parameters, steps)
+    seen = []
+    for step in range(steps):
+        parameters["w"].add_(torch.tensor([step, 1.0]).view(2, 1, 1))
+        average.update(torch.tensor(step), NOBODY)
+        seen.append(parameters["w"].clone())
+        if step <= first:  # until then the average is the weights
+            assert torch.equal(average.state()["sma/w"], parameters["w"])
+    torch.testing.assert_close(average.state()["sma/w"], torch.stack(seen[first:]).mean(dim=0))
+
+
 # --- all of them ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "kind"), [("none", NoAverage), ("ema", MovingAverage), ("swad", Swad)])
+KINDS = [("none", NoAverage), ("ema", MovingAverage), ("sma", MovingAverage), ("swad", Swad)]
+
+
+@pytest.mark.parametrize(("name", "kind"), KINDS)
 def test_an_average_goes_on_from_its_state(name: str, kind: type) -> None:
     parameters = weights(1.0, 2.0)
-    one = average_of(name, 0.9, parameters)
+    one = average_of(name, 0.9, parameters, 5)
     assert type(one) is kind
     valley = Valley()
     for step in range(1, 6):
@@ -174,7 +192,7 @@ def test_an_average_goes_on_from_its_state(name: str, kind: type) -> None:
         one.validated(0, valley, step, 1.0)
         one.next_segment()
     saved = {key: value.clone() for key, value in one.state().items()}
-    another = average_of(name, 0.9, {key: value.clone() for key, value in parameters.items()})
+    another = average_of(name, 0.9, {key: value.clone() for key, value in parameters.items()}, 5)
     another.restore(saved)
     before, after = one.chosen(0, valley), another.chosen(0, valley)
     assert (before is None) == (after is None) == (name == "none")

@@ -118,6 +118,14 @@ def test_the_measured_values_are_applied_and_parameters_stay_as_they_are_until_t
     assert "features are divided by" in fit.in_words()
 
 
+def test_centred_features_are_measured_from_their_centre() -> None:
+    centred, plain = built(MetaVIB, centred=True), built(MetaVIB)
+    episode = episode_of()
+    assert fit_of(centred, episode, seed=0) == fit_of(plain, episode, seed=0)  # a centre of zero
+    centred.begin(episode)
+    assert fit_of(centred, episode, seed=0).feature_scale < fit_of(plain, episode, seed=0).feature_scale
+
+
 def test_other_methods_have_a_rate_alone() -> None:
     algorithm = built(ERM)
     fit = fit_of(algorithm, episode_of(), seed=0)

@@ -319,7 +319,7 @@ def test_where_the_last_model_is_kept_it_is_the_last_moving_average(tmp_path: Pa
 
 
 @pytest.mark.stacks
-@pytest.mark.parametrize("average", ["ema", "swad"])
+@pytest.mark.parametrize("average", ["ema", "sma", "swad"])
 def test_a_stack_averages_as_its_runs_do_alone(average: str, tmp_path: Path) -> None:
     changes = {"average": average, "average_decay": 0.5, "steps": 8, "validations": 8}
     alone, stacked = pair(tmp_path / "alone", **changes), pair(tmp_path / "stacked", **changes)
@@ -335,7 +335,7 @@ def test_a_stack_averages_as_its_runs_do_alone(average: str, tmp_path: Path) -> 
 
 
 @pytest.mark.stacks
-@pytest.mark.parametrize("average", ["ema", "swad"])
+@pytest.mark.parametrize("average", ["ema", "sma", "swad"])
 @pytest.mark.parametrize("step", [1, 4, 5])
 def test_an_interrupted_run_averages_as_one_that_was_not(average: str, step: int, tmp_path: Path) -> None:
     changes = {"average": average, "steps": 8, "validations": 4}

@@ -71,9 +71,16 @@ class ProbabilisticClassifier(Algorithm):
             minimum=0,
             absent=0.0,
         )
+        centred: bool = setting(
+            False,
+            "take the mean of the backbone's features before training from all features: what all images share "
+            "then plays no part in psi . z",
+            absent=False,
+        )
 
     FITTED = ("feature_scale",)
     feature_scale: Tensor  # what the backbone's features are divided by
+    feature_centre: Tensor  # and what is taken from them first, where they are centred
     class_features: Tensor  # h_c over all source training samples, once `absorb` has seen them
     classifier_mean: Tensor  # of q(psi | D^s) for those h_c, so that a prediction need not infer it again
     classifier_log_variance: Tensor
@@ -87,6 +94,9 @@ class ProbabilisticClassifier(Algorithm):
             self.infer_latent.begin_as(self.infer_classifier)
         scale = config.logit_scale
         self.log_scale = nn.Parameter(torch.tensor([math.log(scale)])) if scale > 0 else None
+        if config.centred:
+            self.FITTED = ("feature_scale", "feature_centre")
+            self.register_buffer("feature_centre", torch.zeros(backbone.feature_size))
         self.register_buffer("feature_scale", torch.ones(()))
         self.register_buffer("class_features", torch.zeros(classes, backbone.feature_size))
         self.register_buffer("classifier_mean", torch.zeros(classes, config.latent_width))
@@ -175,19 +185,25 @@ class ProbabilisticClassifier(Algorithm):
         return shapes | dropout_shape(self.backbone, meta_train_images + meta_test_images)
 
     def features(self, images: Tensor, dropout: Tensor | None = None) -> Float[Tensor, "batch features"]:
-        """h(x), scaled to its first size."""
-        return self.backbone(images, dropout) / self.feature_scale
+        """h(x), from its first centre where it is centred, scaled to its first size."""
+        features = self.backbone(images, dropout)
+        return (features - self.feature_centre if self.config.centred else features) / self.feature_scale
 
     def begin(self, episode: Episode) -> None:
-        """Measure the size (root mean square) of the backbone's features."""
+        """Measure the centre of the backbone's features, and their size (root mean square) around it."""
         self.begin_with(episode.meta_train.flat_images())
 
     @torch.no_grad()
     def begin_with(self, images: Float[Tensor, "batch channels height width"]) -> None:
-        """Measure the size of the backbone's features on images of any domains."""
-        if self.config.feature_size == 0:
+        """Measure centre and size of the backbone's features on images of any domains."""
+        if self.config.feature_size == 0 and not self.config.centred:
             return
         features = self.backbone(images)
+        if self.config.centred:
+            self.feature_centre.copy_(features.mean(dim=0))
+            features = features - self.feature_centre
+        if self.config.feature_size == 0:
+            return
         size = features.square().mean().sqrt().clamp_min(1e-6)
         self.feature_scale.copy_(size / self.config.feature_size)
 

@@ -1,6 +1,9 @@
-"""Averaged weights, for every algorithm: none, ema or swad.
+"""Averaged weights, for every algorithm: none, ema, sma or swad.
 
 `ema` is the exponential moving average of the weights, one step after another (Polyak and Juditsky 1992).
+
+`sma` is the mean of the weights of all steps but the first tenth (Arpit et al., "Ensemble of averages", NeurIPS
+2022, where it is all but 100 steps of 5,000). Like `ema` it is validated and selected in place of the weights.
 
 `swad` is SWAD (Cha et al., "Domain generalization by seeking flat minima", NeurIPS 2021): the mean of the weights
 of all steps within the valley of the source validation loss. The valley begins at the validation whose loss the
@@ -12,7 +15,7 @@ the very end, the mean is that of the steps since the last validation but one.
 import contextlib
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import final
@@ -24,7 +27,9 @@ OPTIMUM_PATIENCE = 3  # N_s
 OVERFIT_PATIENCE = 6  # N_e
 TOLERANCE = 1.3  # r
 
-AVERAGES = ("none", "ema", "swad")
+LEFT_OUT = 0.1  # of the steps, before the simple moving average begins
+
+AVERAGES = ("none", "ema", "sma", "swad")
 
 
 class ValleyState(Enum):
@@ -123,17 +128,19 @@ class NoAverage(WeightAverage):
 
 @final
 class MovingAverage(WeightAverage):
-    """ema: validated, selected and kept in place of the weights."""
+    """ema and sma: validated, selected and kept in place of the weights."""
 
-    def __init__(self, parameters: Mapping[str, Tensor], decay: float) -> None:
+    def __init__(
+        self, parameters: Mapping[str, Tensor], kind: str, share: Callable[[Tensor], Tensor]
+    ) -> None:
+        """`share`: what the weights after a step count for in the average, 1 for those alone."""
         super().__init__(parameters)
-        self.decay = decay
-        self.average = self._add_kind("ema", as_parameters=True)
+        self.share = share
+        self.average = self._add_kind(kind, as_parameters=True)
 
     @torch.no_grad()
     def update(self, step: Tensor, held: Tensor) -> None:
-        # The first steps count for more: the first weights of all should not linger.
-        share = 1.0 - ((step + 1) / (step + 10)).clamp_max(self.decay)
+        share = self.share(step)
         for name, value in self.parameters.items():
             self.average[name].lerp_(value, _along(share * (1.0 - held), value))
 
@@ -207,10 +214,23 @@ class Swad(WeightAverage):
         return None  # never validated
 
 
-def average_of(name: str, decay: float, parameters: Mapping[str, Tensor]) -> WeightAverage:
-    """The average of this name (`AVERAGES`)."""
+def exponential(decay: float) -> Callable[[Tensor], Tensor]:
+    """1 - decay; more in the first steps, so that the first weights of all do not linger."""
+    return lambda step: 1.0 - ((step + 1) / (step + 10)).clamp_max(decay)
+
+
+def simple(steps: int) -> Callable[[Tensor], Tensor]:
+    """One over the number of steps since the first tenth."""
+    first = int(LEFT_OUT * steps)
+    return lambda step: 1.0 / (step - first + 1).clamp_min(1)
+
+
+def average_of(name: str, decay: float, parameters: Mapping[str, Tensor], steps: int) -> WeightAverage:
+    """The average of this name (`AVERAGES`), over so many steps."""
     if name == "ema":
-        return MovingAverage(parameters, decay)
+        return MovingAverage(parameters, name, exponential(decay))
+    if name == "sma":
+        return MovingAverage(parameters, name, simple(steps))
     return Swad(parameters) if name == "swad" else NoAverage(parameters)
 
 

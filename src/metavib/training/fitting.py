@@ -73,6 +73,8 @@ def fit_of(algorithm: Algorithm, episode: Episode, seed: int) -> Fit:
         if isinstance(algorithm, ProbabilisticClassifier):
             with torch.no_grad():
                 features = backbone(images)
+                if algorithm.config.centred:  # `begin` has measured the centre
+                    features = features - algorithm.feature_centre
             scale, log_variance = first_distributions(algorithm, features, labels)
     finally:
         backbone.precision = former

@@ -57,7 +57,8 @@ class Training(Settings):
     )
     average: str = setting(
         "none",
-        "averaged weights: none, ema (a moving average) or swad (their mean in the valley of validation loss)",
+        "averaged weights: none, ema (a moving average), sma (the mean of all steps but the first tenth) or swad "
+        "(their mean in the valley of validation loss)",
         choices=AVERAGES,
     )
     average_decay: float = setting(

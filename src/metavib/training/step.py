@@ -122,7 +122,7 @@ class Program:
         self.optimizer.fit_backbone([fit.backbone_rate for fit in self.fits])
         # A first stage leads to weights to begin with; those that are kept come after it.
         average = settings.average if self.end == self.steps else "none"
-        self.average = average_of(average, settings.average_decay, self.parameters)
+        self.average = average_of(average, settings.average_decay, self.parameters, self.end - self.first)
         self.buffers = {
             name: torch.stack([dict(a.named_buffers())[name] for a in self.algorithms])
             for name, _ in first.algorithm.named_buffers()
