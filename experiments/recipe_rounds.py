@@ -9,9 +9,9 @@ measured, and domains that play no part. Where a recipe is chosen, the target pl
 out; where it is measured, nothing is missing.
 
 OUT.json is written after each cell, and a cell that it has is not trained again, so that a plan can be stopped at
-any time. Several processes may share a plan: each begins with its part of the variants, whose steps it has compiled
-then, and goes on with what no other has begun. Each variant is compared with the first one of its round by a paired
-t-test over tasks and seeds. `seconds` of a cell are wall clock, beside the other processes.
+any time. Several processes may share a plan: each begins with its part of the variants, whose steps it then has
+compiled, and goes on with what no other has begun. Each variant is compared with the first one of its round by a
+paired t-test over tasks and seeds. `seconds` of a cell are wall clock, beside the other processes.
 
 `recipe_rounds_choose.json` is how `--preset best` was chosen, `recipe_rounds_digits.json` measures it on digits,
 and `recipe_rounds_gpu.json` is what is left for a GPU.
