@@ -35,6 +35,7 @@ from scipy import stats
 from metavib.core import atomic
 from metavib.core.terminal import say
 from metavib.data.cache import held_while
+from metavib.data.sources.catalog import NAMES, default_data_root
 from metavib.models.results import Results
 from metavib.runs.one_run import ExecutionContext, run_experiment
 from metavib.training.experiment import Experiment, experiment_from, shared_out
@@ -48,12 +49,18 @@ def cells_of(one: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], Experimen
     for seed, task, (name, variant) in itertools.product(one["seeds"], one["tasks"], one["variants"].items()):
         given = dict(one.get("shared", {})) | variant
         values = {key: given.pop(key) for key in OF_EXPERIMENT if key in given}
-        values |= {"dataset": one["dataset"], "target": task["target"], "seed": seed}
+        values |= {"dataset": _dataset(one["dataset"]), "target": task["target"], "seed": seed}
         values["without"] = task.get("without", [])
         algorithms = [one.get("shared", {}).get("algorithm", "metavib"), *_algorithms(one)]
         settings = shared_out(given, values.get("algorithm", "metavib"), algorithms)
         named = {"round": one["round"], "variant": name, "target": task["target"], "seed": seed}
         yield named, experiment_from(values, settings)
+
+
+def _dataset(name: str) -> str:
+    """A dataset by its name or path, or a folder beside the known datasets by its name."""
+    beside = default_data_root() / name
+    return str(beside.resolve()) if name not in NAMES and beside.is_dir() else name
 
 
 def _algorithms(one: Mapping[str, Any]) -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from record_tables.filling import TABLES, documents, filled
 from record_tables.records import record
+from record_tables.wins import compared, holm
 
 from metavib.algorithms import ALGORITHMS
 from metavib.interfaces.cli.commands import COMMANDS
@@ -52,6 +53,24 @@ def test_a_wrong_number_is_noticed() -> None:
     number = re.search(r"\| MetaVIB \| (\d\d\.\d\d)", text)
     assert number is not None
     assert filled(text.replace(number.group(1), "99.99")) == text
+
+
+def test_differences_hold_together_by_the_procedure_of_holm() -> None:
+    chances = {("a", "b"): 0.01, ("a", "c"): 0.024, ("a", "d"): 0.04, ("b", "c"): 0.001}
+    assert holm(chances) == {("b", "c"), ("a", "b"), ("a", "c"), ("a", "d")}  # .05 / 4, / 3, / 2, / 1
+    chances["a", "c"] = 0.026  # above .05 / 2: it fails, and so does what comes after it
+    assert holm(chances) == {("b", "c"), ("a", "b")}
+    assert holm({}) == set()
+
+
+@pytest.mark.parametrize("name", ["rotated-mnist-equal", "pacs-equal"])
+def test_who_is_ahead_has_the_higher_mean_and_is_told_once(name: str) -> None:
+    own = compared(name)
+    assert own.beyond_chance
+    for one, other in own.beyond_chance:
+        assert own.means[one] > own.means[other]
+        assert own.differences[one, other] == -own.differences[other, one] > 0
+    assert sum(map(own.ahead_of, own.methods)) == sum(map(own.behind, own.methods)) == len(own.beyond_chance)
 
 
 def test_every_record_names_its_command() -> None:

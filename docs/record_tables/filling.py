@@ -10,7 +10,18 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from record_tables import accuracy, domainbed, faults, figures, growth, prediction, rounds, speed, uncertainty
+from record_tables import (
+    accuracy,
+    domainbed,
+    faults,
+    figures,
+    growth,
+    prediction,
+    rounds,
+    speed,
+    uncertainty,
+    wins,
+)
 from record_tables.records import ROOT
 
 TABLES: dict[str, Callable[[], str]] = (
@@ -23,6 +34,7 @@ TABLES: dict[str, Callable[[], str]] = (
     | domainbed.TABLES
     | uncertainty.TABLES
     | rounds.TABLES
+    | wins.TABLES
 )
 
 
