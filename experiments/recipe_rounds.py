@@ -1,17 +1,18 @@
 """Train the cells of a plan one after another and keep a record: to choose a recipe, then to measure it.
 
     python experiments/recipe_rounds.py PLAN.json OUT.json --runs FOLDER [--device cuda] [--only ROUND]
-        [--part 1/4] [--seconds 500]
+        [--processes 4] [--seconds 500]
 
 A plan is a list of rounds. A round names a dataset, its tasks, its seeds, settings that variants share, and the
 variants: an algorithm, a preset, an average, a backbone, further settings. A task is a domain that is left out and
 measured, and domains that play no part. Where a recipe is chosen, the target plays no part and a source is left
 out; where it is measured, nothing is missing.
 
-OUT.json is written after each cell, and a cell that it has is not trained again, so that a plan can be stopped at
-any time. Several processes may share a plan: each begins with its part of the variants, whose steps it then has
-compiled, and goes on with what no other has begun. Each variant is compared with the first one of its round by a
-paired t-test over tasks and seeds. `seconds` of a cell are wall clock, beside the other processes.
+OUT.json is written after each cell, or after each stack where runs are stacked, and a cell that it has is not
+trained again, so that a plan can be stopped at any time. `--processes` share a plan: each begins with its part of
+the variants, whose steps it then has compiled, and goes on with what no other has begun. Each variant is compared
+with the first one of its round by a paired t-test over tasks and seeds. `seconds` of a cell are wall clock beside
+the other processes; of a stack each cell has its share.
 
 `recipe_rounds_choose.json` is how `--preset best` was chosen, `recipe_rounds_digits.json` measures it on digits,
 and `recipe_rounds_gpu.json` is what is left for a GPU.
@@ -24,10 +25,12 @@ import itertools
 import json
 import shlex
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import torch
 from scipy import stats
@@ -37,8 +40,12 @@ from metavib.core.terminal import say
 from metavib.data.cache import held_while
 from metavib.data.sources.catalog import NAMES, default_data_root
 from metavib.models.results import Results
-from metavib.runs.one_run import ExecutionContext, run_experiment
+from metavib.nn.backbones import BACKBONES
+from metavib.runs.cells import Cell
+from metavib.runs.grid import Done, GridObserver, run_grid
+from metavib.runs.one_run import ExecutionContext
 from metavib.training.experiment import Experiment, experiment_from, shared_out
+from metavib.training.loop import TrainingProgress
 
 MEASURES = ("accuracy", "class_averaged_accuracy", "ece", "nll", "brier", "augrc")
 OF_EXPERIMENT = ("algorithm", "preset", "backbone", "weights", "protocol")
@@ -96,11 +103,51 @@ def compared(cells: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def has(out: Path, one: Mapping[str, Any], experiment: Experiment) -> bool:
-    """Whether the record has this cell of the round."""
+def units_of(one: Mapping[str, Any]) -> list[list[tuple[dict[str, Any], Experiment]]]:
+    """The cells that are trained by one call: all of a variant where they can be one program, else a seed's."""
+    units: dict[Any, list[tuple[dict[str, Any], Experiment]]] = {}
+    for named, experiment in cells_of(one):
+        small = experiment.backbone in BACKBONES and BACKBONES[experiment.backbone].small
+        units.setdefault((named["variant"], None if small else named["seed"]), []).append((named, experiment))
+    return list(units.values())
+
+
+def missing(
+    out: Path, one: Mapping[str, Any], unit: list[tuple[dict[str, Any], Experiment]]
+) -> list[tuple[dict[str, Any], Experiment]]:
+    """The cells of a unit that the record lacks."""
     cells = json.loads(out.read_text())["cells"] if out.exists() else []
-    identity = experiment.identity()
-    return any(cell["experiment"] == identity and cell["round"] == one["round"] for cell in cells)
+    kept = {cell["experiment"] for cell in cells if cell["round"] == one["round"]}
+    return [(named, experiment) for named, experiment in unit if experiment.identity() not in kept]
+
+
+@final
+class Keeper(GridObserver):
+    """Puts each cell into the record when it is measured."""
+
+    def __init__(
+        self, out: Path, plan: Path, one: Mapping[str, Any], named: Mapping[Path, dict[str, Any]]
+    ) -> None:
+        self.out, self.plan, self.one, self.named = out, plan, one, named
+        self.began, self.together = time.monotonic(), 1
+
+    def running(self, cells: Sequence[Cell], progress: TrainingProgress) -> None:
+        self.together = len(cells)
+
+    def finished(self, done: Done) -> None:
+        named = self.named[done.cell.out]
+        cell = named | {"experiment": done.cell.experiment.identity()}
+        if done.results is None:
+            say(f"{named['variant']:40} {named['target']:10} {named['seed']} failed: {done.failure}")
+            return
+        cell |= kept_of(done.results)
+        seconds = (time.monotonic() - self.began) / self.together
+        cell["seconds"] = round(seconds, 2)
+        if self.together == 1:
+            self.began = time.monotonic()
+        keep(self.out, self.plan, self.one, cell)
+        accuracy = f"{100 * cell['accuracy']:.2f}"
+        say(f"{named['variant']:40} {named['target']:10} {named['seed']} {accuracy} {seconds:.1f} s")
 
 
 def keep(out: Path, plan: Path, one: Mapping[str, Any], cell: Mapping[str, Any]) -> None:
@@ -131,7 +178,10 @@ def main() -> None:
     parser.add_argument("--part", default="1/1", help="I/N: begin with every N-th variant, from the I-th on")
     parser.add_argument("--seconds", type=float, help="begin no cell after so many")
     parser.add_argument("--compile", action="store_true", help="have torch.compile make the steps faster")
+    parser.add_argument("--processes", type=int, help="that share the plan")
     arguments = parser.parse_args()
+    if arguments.processes:
+        sys.exit(share(arguments.processes))
     part, parts = map(int, arguments.part.split("/"))
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
@@ -148,24 +198,26 @@ def main() -> None:
         if arguments.only and one["round"] not in arguments.only:
             continue
         names = list(one["variants"])
-        cells = list(cells_of(one))
-        cells.sort(key=lambda cell: names.index(cell[0]["variant"]) % parts != part - 1)  # its own part first
-        for named, experiment in cells:
+        units = units_of(one)
+        units.sort(
+            key=lambda unit: names.index(unit[0][0]["variant"]) % parts != part - 1
+        )  # its own part first
+        for unit in units:
             if arguments.seconds and time.monotonic() - began > arguments.seconds:
                 return
-            with held_while(arguments.runs / f"{experiment.identity()}.lock", wait=False) as mine:
-                if not mine or has(arguments.out, one, experiment):
-                    continue
-                started = time.monotonic()
-                results = run_experiment(experiment, arguments.runs / experiment.identity(), context)
-                assert results is not None
-                cell = named | {"experiment": experiment.identity()} | kept_of(results)
-                cell["seconds"] = round(time.monotonic() - started, 2)
-                keep(arguments.out, arguments.plan, one, cell)
-            say(
-                f"{named['variant']:40} {named['target']:10} {named['seed']} {100 * cell['accuracy']:.2f} "
-                f"{cell['seconds']:.0f} s"
-            )
+            with held_while(arguments.runs / f"{unit[0][1].identity()}.lock", wait=False) as mine:
+                if mine and (left := missing(arguments.out, one, unit)):
+                    cells = [Cell(own, arguments.runs / own.identity()) for _, own in left]
+                    named = {cell.out: name for cell, (name, _) in zip(cells, left, strict=True)}
+                    keeper = Keeper(arguments.out, arguments.plan, one, named)
+                    run_grid(cells, context, batch=None, observer=keeper)
+
+
+def share(processes: int) -> int:
+    """Run this command in so many processes, each with its own part first; the status of the worst."""
+    words = [sys.executable, __file__, *sys.argv[1:], "--processes", "0"]
+    team = [subprocess.Popen([*words, "--part", f"{own}/{processes}"]) for own in range(1, processes + 1)]  # noqa: S603
+    return max(abs(one.wait()) for one in team)
 
 
 if __name__ == "__main__":

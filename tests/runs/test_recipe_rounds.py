@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from places import ROOT
 
 from experiments import recipe_rounds
-from experiments.recipe_rounds import cells_of, compared
+from experiments.recipe_rounds import cells_of, compared, units_of
 
 PLANS = sorted((ROOT / "experiments").glob("recipe_rounds_*.json"))
 TINY = {"steps": 2, "images_per_domain": 4, "repeats": 1, "validations": 1, "latent_width": 16}
@@ -47,13 +48,13 @@ def test_a_plan_is_trained_once_and_its_record_grows_cell_by_cell(
     plan.write_text(json.dumps([one]))
     arguments = ["recipe_rounds.py", str(plan), str(out), "--runs", str(tmp_path / "runs")]
     trained: list[str] = []
-    plain: Callable[..., Any] = recipe_rounds.run_experiment
+    plain: Callable[..., Any] = recipe_rounds.run_grid
 
-    def counted(experiment: Any, *more: Any) -> Any:
-        trained.append(experiment.algorithm)
-        return plain(experiment, *more)
+    def counted(cells: Any, *more: Any, **named: Any) -> Any:
+        trained.extend(cell.experiment.algorithm for cell in cells)
+        return plain(cells, *more, **named)
 
-    monkeypatch.setattr(recipe_rounds, "run_experiment", counted)
+    monkeypatch.setattr(recipe_rounds, "run_grid", counted)
     monkeypatch.setattr(sys, "argv", arguments)
     recipe_rounds.main()
     first = json.loads(out.read_text())
@@ -62,8 +63,35 @@ def test_a_plan_is_trained_once_and_its_record_grows_cell_by_cell(
     assert json.loads(out.read_text()) == first
     assert [cell["variant"] for cell in first["cells"]] == ["ERM", "tuned"]
     assert all(0 <= cell["accuracy"] <= 1 for cell in first["cells"])
+    assert all(cell["seconds"] > 0 for cell in first["cells"])
     assert first["rounds"]["small"]["compared"]["tuned"]["cells"] == 1
     assert "recipe_rounds.py" in first["command"]
+
+
+@pytest.mark.processes
+def test_processes_share_a_plan_and_train_each_cell_once(folder: Path, tmp_path: Path) -> None:
+    one: dict[str, Any] = {"round": "shared", "dataset": str(folder), "tasks": [{"target": "sketch"}]}
+    one |= {"seeds": [1, 2], "shared": TINY | {"backbone": "digits", "weights": "none"}}
+    one["variants"] = {"ERM": {"algorithm": "erm"}, "VIB": {"algorithm": "vib"}}
+    plan, out, runs = tmp_path / "plan.json", tmp_path / "record.json", tmp_path / "runs"
+    plan.write_text(json.dumps([one]))
+    command = [sys.executable, str(ROOT / "experiments" / "recipe_rounds.py"), str(plan), str(out)]
+    subprocess.run([*command, "--runs", str(runs), "--processes", "2", "--threads", "1"], check=True)
+    cells = [(cell["variant"], cell["seed"]) for cell in json.loads(out.read_text())["cells"]]
+    assert sorted(cells) == [("ERM", 1), ("ERM", 2), ("VIB", 1), ("VIB", 2)]
+
+
+def test_small_networks_are_trained_variant_by_variant_and_others_seed_by_seed() -> None:
+    one: dict[str, Any] = {
+        "round": "r",
+        "dataset": "pacs",
+        "tasks": [{"target": "photo"}, {"target": "sketch"}],
+    }
+    one |= {"seeds": [1, 2], "variants": {"ERM": {"algorithm": "erm"}, "VIB": {"algorithm": "vib"}}}
+    small = one | {"shared": {"backbone": "digits", "weights": "none"}}
+    assert [len(unit) for unit in units_of(small)] == [4, 4]
+    assert [len(unit) for unit in units_of(one)] == [2, 2, 2, 2]
+    assert [unit[0][0]["seed"] for unit in units_of(one)] == [1, 1, 2, 2]
 
 
 def test_variants_are_compared_over_the_cells_that_both_have() -> None:
