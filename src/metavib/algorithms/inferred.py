@@ -78,7 +78,7 @@ class ProbabilisticClassifier(Algorithm):
             absent=False,
         )
 
-    FITTED = ("feature_scale",)
+    FITTED: tuple[str, ...] = ("feature_scale",)
     feature_scale: Tensor  # what the backbone's features are divided by
     feature_centre: Tensor  # and what is taken from them first, where they are centred
     class_features: Tensor  # h_c over all source training samples, once `absorb` has seen them
