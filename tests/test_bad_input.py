@@ -255,7 +255,7 @@ def test_an_unknown_flag_without_a_command_is_refused(refused):
             "highest-validation, last, leave-one-domain-out, oracle, source-validation",
         ),
         (("--set", "selection=leave-one-domain-out"), "source-validation, highest-validation, last, oracle"),
-        (("--average", "nonsense"), "ema, none, swad"),
+        (("--average", "nonsense"), "ema, none, sma, swad"),
         (("--average", "ema,swad"), "unknown average 'ema,swad'"),
         (("--set", "average_decay=1"), "average_decay"),
         (("--average", "swad", "--select", "oracle"), "swad chooses its steps by source validation"),

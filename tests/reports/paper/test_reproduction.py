@@ -151,7 +151,7 @@ def test_erm_is_beside_the_rows_of_a_table_that_lacks_it() -> None:
     [
         ("a_rival", "unknown algorithm 'a_rival'"),
         ("errm+swad", "unknown algorithm 'errm'; did you mean 'erm'"),
-        ("erm+swat", "unknown average 'swat'; did you mean 'swad'? Known: ema, none, swad"),
+        ("erm+swat", "unknown average 'swat'; did you mean 'swad'? Known: ema, none, sma, swad"),
         ("erm+", "unknown average ''"),
     ],
 )

@@ -70,7 +70,7 @@ SHARED: dict[str, dict[str, Any]] = {
         "help": "source-validation, highest-validation, last, oracle (peeks), or leave-one-domain-out: the best "
         "of several values of --set by cross-validation over the source domains (source-validation)",
     },
-    "--average": {"metavar": "HOW", "help": "averaged weights: none, ema or swad (none)"},
+    "--average": {"metavar": "HOW", "help": "averaged weights: none, ema, sma or swad (none)"},
     "--log": {
         "action": "append",
         "default": [],
