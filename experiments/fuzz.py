@@ -28,6 +28,7 @@ from fuzzing.kinds import KINDS
 from fuzzing.place import Place, made_place, stopped_at_once
 
 import metavib
+from metavib.runs.provenance import git_revision
 
 ALL = ("command lines", *KINDS, "requests", "processes")
 # Of the time: models, images and weights are quick, a process takes seconds; a server is what strangers reach.
@@ -72,7 +73,7 @@ def write(arguments: argparse.Namespace, found: dict[str, Any]) -> None:
     for name in ("cases", "jobs"):
         words += [f"--{name}", str(getattr(arguments, name))] if arguments.cases else []
     words = sys.argv[1:] if arguments.here else words
-    record = {"command": " ".join(["python", "experiments/fuzz.py", *words]), **found}
+    record = {"command": " ".join(["python", "experiments/fuzz.py", *words]), "revision": git_revision(), **found}
     new = Path(f"{arguments.record}.new")
     new.write_text(json.dumps(record, indent=1) + "\n")
     new.replace(arguments.record)
