@@ -55,6 +55,9 @@ def main() -> int:
     )
     parser.add_argument("--here", action="store_true", help="all kinds in this process")
     parser.add_argument("--record", help="where the counts go")
+    parser.add_argument(
+        "--go-on", action="store_true", help="with --cases: add to the record, from the seed after its last"
+    )
     arguments = parser.parse_args()
     if arguments.here:
         found = fuzzed(arguments.kinds, arguments.seed, arguments.count, arguments.seconds)
@@ -73,7 +76,7 @@ def write(arguments: argparse.Namespace, found: dict[str, Any]) -> None:
     for name in ("cases", "jobs"):
         words += [f"--{name}", str(getattr(arguments, name))] if arguments.cases else []
     words = sys.argv[1:] if arguments.here else words
-    record = {"command": " ".join(["python", "experiments/fuzz.py", *words]), "revision": git_revision(), **found}
+    record = {"command": " ".join(["python", "experiments/fuzz.py", *words]), **found}
     new = Path(f"{arguments.record}.new")
     new.write_text(json.dumps(record, indent=1) + "\n")
     new.replace(arguments.record)
@@ -85,11 +88,14 @@ def in_rounds(arguments: argparse.Namespace) -> dict[str, Any]:
     The record is written after every round, so that it holds what was reached when this is stopped.
     """
     deadline = time.monotonic() + arguments.seconds
-    whole: dict[str, Any] = {"seed": arguments.seed, "seeds": [], **_nothing()}
-    seeds = numbers_from(arguments.seed)
+    whole: dict[str, Any] = {"seed": arguments.seed, "revisions": {}, "seeds": [], **_nothing()}
+    if arguments.go_on:
+        former = json.loads(Path(arguments.record).read_text())
+        whole = {name: former[name] for name in whole}
+    seeds = numbers_from(max([arguments.seed - 1, *whole["seeds"]]) + 1)
     with ThreadPoolExecutor(arguments.jobs) as pool:
         running: set[Future[dict[str, Any]]] = set()
-        enough = False
+        enough = whole["cases"] >= arguments.cases
         while running or not enough:
             while not enough and len(running) < arguments.jobs:
                 left = min(ROUND_SECONDS, deadline - time.monotonic())
@@ -111,6 +117,8 @@ def _nothing() -> dict[str, Any]:
 def _add(whole: dict[str, Any], found: dict[str, Any]) -> None:
     """Count a round of one seed."""
     whole["seeds"].append(found["seed"])
+    cases_of, revision = whole["revisions"], str(found["revision"])
+    cases_of[revision] = cases_of.get(revision, 0) + found["cases"]
     for name in ("cases", "failed", "failures"):
         whole[name] += found[name]
     for kind, own in found["kinds"].items():
@@ -122,7 +130,7 @@ def _add(whole: dict[str, Any], found: dict[str, Any]) -> None:
 
 def in_processes(arguments: argparse.Namespace, seed: int, time_for_all: float = 0.0) -> dict[str, Any]:
     """Each kind in a process of its own, one after the other; their counts together."""
-    whole: dict[str, Any] = {"seed": seed, **_nothing()}
+    whole: dict[str, Any] = {"revision": git_revision(), "seed": seed, **_nothing()}
     time_for_all = time_for_all or arguments.seconds
     total = sum(SHARES.get(kind, 1) for kind in arguments.kinds)
     for kind in arguments.kinds:
@@ -208,7 +216,7 @@ def record_of(verdicts: Verdicts, seed: int) -> dict[str, Any]:
     }
     cases = sum(verdicts.cases.values())
     failures = {"failed": verdicts.failed, "failures": verdicts.failures}
-    return {"seed": seed, "cases": cases, "kinds": kinds, **failures}
+    return {"revision": git_revision(), "seed": seed, "cases": cases, "kinds": kinds, **failures}
 
 
 def show(found: dict[str, Any]) -> None:
