@@ -16,12 +16,17 @@ ROOT = Path(__file__).parents[2]
 
 def record(name: str) -> dict[str, Any]:
     """A record under results/."""
-    return json.loads((ROOT / "results" / f"{name}.json").read_text())
+    return json.loads(path_of(name).read_text())
+
+
+def path_of(name: str) -> Path:
+    """Where that record lies."""
+    return ROOT / "results" / f"{name}.json"
 
 
 def table_in(name: str) -> Reproduction:
     """The measured table that a record holds."""
-    return from_json(record(name)["table"])
+    return from_json(record(name)["table"], path_of(name))
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from forging import rewrite
 from small_models import built, described
 
 from metavib.algorithms import ALGORITHMS
@@ -88,6 +89,17 @@ def test_a_description_that_no_answer_could_be_made_from_is_refused(
 ) -> None:
     saved(tmp_path, "erm", **change)
     with pytest.raises(UserError, match=f"does not describe a model.*{said}"):
+        load_model(tmp_path, CPU)
+
+
+@pytest.mark.parametrize(
+    "added", [{"aura": 1}, {"examples": {"images": 1, "sha256": "0", "aura": 1}}], ids=["model", "examples"]
+)
+def test_a_field_of_a_newer_version_is_named(tmp_path: Path, added: dict[str, Any]) -> None:
+    saved(tmp_path, "erm")
+    rewrite(tmp_path / "config.json", lambda record: record | added)
+    said = r"config\.json has the field 'aura', which .* was made by a newer version. Upgrade metavib"
+    with pytest.raises(UserError, match=said):
         load_model(tmp_path, CPU)
 
 

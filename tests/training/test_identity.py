@@ -104,3 +104,9 @@ def test_a_record_of_a_newer_version_is_refused_in_words() -> None:
     record["training"] |= {"momentum": 0.9}
     with pytest.raises(UserError, match=r"training has the setting 'momentum'.*newer version"):
         recorded_experiment(record)
+
+
+def test_a_record_that_holds_more_than_an_experiment_is_refused_in_words() -> None:
+    record = experiment_from(VALUES).to_json() | {"second_target": "60"}
+    with pytest.raises(UserError, match=r"has the value 'second_target', .* made by a newer version"):
+        recorded_experiment(record)

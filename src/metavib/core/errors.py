@@ -19,6 +19,14 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     return UserError(f"unknown {kind} {name!r}{suggestion} Known: {', '.join(choices)}")
 
 
+def made_by_newer(where: object, field: str) -> UserError:
+    """The error for a record that holds something which came after this version."""
+    return UserError(
+        f"{where} has {field}, which this version of metavib does not know: it was made by a newer version. "
+        "Upgrade metavib, or train again elsewhere."
+    )
+
+
 def require_known(kind: str, name: object, known: Collection[Any]) -> None:
     """Refuse a name that is not among the known ones."""
     if name not in known:

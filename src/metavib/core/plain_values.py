@@ -9,6 +9,14 @@ from typing import Any, TypeVar
 Made = TypeVar("Made")
 
 
+class UnknownField(ValueError):
+    """A field that a dataclass does not have, and nothing else amiss: a newer version may have added it."""
+
+    def __init__(self, kind: type, name: str) -> None:
+        super().__init__(f"{kind.__name__} does not know {name!r:.50}")
+        self.name = name
+
+
 def plain(value: Any) -> Any:
     """The value; where it is a scalar of numpy or torch, which a grid of settings may hold, Python's own."""
     return value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value
@@ -28,9 +36,13 @@ def made(kind: type[Made], values: Any) -> Made:
         and field.default is dataclasses.MISSING
         and field.default_factory is dataclasses.MISSING
     ]
-    if unknown or missing:
-        raise ValueError(f"{kind.__name__} lacks {missing} and does not know {unknown!r:.200}")
-    return kind(**{name: checked(wanted[name], value, name) for name, value in values.items()})
+    if missing:
+        also = f" and does not know {unknown!r:.200}" if unknown else ""
+        raise ValueError(f"{kind.__name__} lacks {missing}{also}")
+    found = {name: checked(wanted[name], value, name) for name, value in values.items() if name in fields}
+    if unknown:
+        raise UnknownField(kind, unknown[0])
+    return kind(**found)
 
 
 def checked(wanted: Any, value: Any, name: str) -> Any:

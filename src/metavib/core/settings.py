@@ -20,7 +20,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
-from metavib.core.errors import UserError, require_known
+from metavib.core.errors import UserError, made_by_newer, require_known
 from metavib.core.plain_values import plain
 
 Scalar = bool | int | float | str
@@ -114,10 +114,7 @@ def from_record(kind: type[AnySettings], values: Mapping[str, Any], where: str) 
     if not isinstance(values, Mapping):
         raise UserError(f"{where} must hold settings, not {values!r:.50}.")
     if unknown := [str(name) for name in values if name not in names_of(kind)]:
-        raise UserError(
-            f"{where} has the setting {unknown[0]!r:.50}, which this version of metavib does not know: it was "
-            "made by a newer version. Upgrade metavib, or train again elsewhere."
-        )
+        raise made_by_newer(where, f"the setting {unknown[0]!r:.50}")
     return kind(**absent_values(kind) | dict(values))
 
 

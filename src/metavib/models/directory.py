@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from metavib.algorithms import algorithm_named, create
 from metavib.algorithms.base import Algorithm
 from metavib.core import atomic, untrusted
-from metavib.core.errors import UserError
+from metavib.core.errors import UserError, made_by_newer
 from metavib.core.json_record import checksum, read_json, require_format
-from metavib.core.plain_values import made
+from metavib.core.plain_values import UnknownField, made
 from metavib.core.settings import Settings, from_record
 from metavib.data.decoding.pixel_range import PixelRange, pixel_range_from
 from metavib.data.transforms import Preprocessing
@@ -260,6 +260,8 @@ def _described(folder: Path, places: tuple[Path, ...]) -> tuple[ModelDescription
             raise ValueError(f"two classes have the name {repeated[0]!r:.50}")
         if not counts:
             raise ValueError("it has no classes")
+    except UnknownField as error:  # and the checksum is right: nothing is damaged
+        raise made_by_newer(f"{folder}/config.json", f"the field {error.name!r:.50}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
             f"{folder}/config.json does not describe a model: {str(error).rstrip('.')}."

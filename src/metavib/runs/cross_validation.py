@@ -28,11 +28,15 @@ LEAST_SOURCES = 3  # so that two are left to train on
 
 def folds_of(candidate: Cell, domains: Sequence[str]) -> list[Cell]:
     """The runs that judge a candidate, in the folder `folds` beside its own: one for each source domain."""
-    experiment = candidate.experiment
+    return without_each(candidate.experiment, domains, candidate.out.parent / "folds")
+
+
+def without_each(experiment: Experiment, domains: Sequence[str], folder: Path) -> list[Cell]:
+    """The runs without one source domain each, in this folder; the target plays no part in any."""
     kept_away = (*experiment.without, *([] if experiment.target is None else [experiment.target]))
     sources = [domain for domain in domains if domain not in kept_away]
     folds = [replace(experiment, target=domain, without=tuple(sorted(kept_away))) for domain in sources]
-    return [Cell(fold, candidate.out.parent / "folds" / fold.identity()) for fold in folds]
+    return [Cell(fold, folder / fold.identity()) for fold in folds]
 
 
 def accuracy_of(measured: Measurement | None) -> float:

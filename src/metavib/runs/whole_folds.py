@@ -9,7 +9,7 @@ from metavib.core.errors import UserError
 from metavib.models.directory import load_model
 from metavib.models.left_out import Fold
 from metavib.runs.cells import Cell
-from metavib.runs.cross_validation import LEAST_SOURCES
+from metavib.runs.cross_validation import LEAST_SOURCES, without_each
 from metavib.runs.grid import run_grid
 from metavib.runs.one_run import ExecutionContext
 from metavib.training.experiment import Experiment
@@ -27,9 +27,7 @@ def fold_cells(directory: RunDirectory, experiment: Experiment, domains: Sequenc
         raise UserError(
             "whole folds of a run that was selected by its target are not fair. Use --folds heads."
         )
-    kept_away = (*experiment.without, *([] if experiment.target is None else [experiment.target]))
-    folds = [replace(experiment, target=domain, without=tuple(sorted(kept_away))) for domain in domains]
-    return [Cell(fold, directory.path / "folds" / fold.identity()) for fold in folds]
+    return without_each(experiment, domains, directory.path / "folds")
 
 
 def trained_folds(

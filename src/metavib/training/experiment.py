@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from metavib.algorithms import algorithm_named
-from metavib.core.errors import UserError, unknown_name
+from metavib.core.errors import UserError, made_by_newer, unknown_name
 from metavib.core.plain_values import plain
 from metavib.core.settings import Settings, changed, from_record, names_of
 from metavib.data.dataset import Dataset
@@ -156,6 +156,9 @@ def recorded_experiment(record: Mapping[str, Any]) -> Experiment:
 
     Settings that came since are what they are where there are none (`absent`), and never what a preset has now.
     """
+    names = [field.name for field in dataclasses.fields(Experiment)]
+    if unknown := [str(name) for name in record if name not in names]:
+        raise made_by_newer("the experiment", f"the value {unknown[0]!r:.50}")
     algorithm, backbone = str(record["algorithm"]), str(record["backbone"])
     require_name(backbone)
     kinds: dict[str, type[Settings]] = {

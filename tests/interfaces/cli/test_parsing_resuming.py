@@ -112,6 +112,28 @@ def test_a_value_may_be_changed_and_what_is_recorded_is_left_out() -> None:
     assert command == "metavib train --out 'runs/a b' --checkpoint-seconds 5.0 --memory 2GiB"
 
 
+def test_another_command_gets_its_own_flags_as_they_were_given() -> None:
+    words = [
+        "train",
+        "pacs",
+        "--target",
+        "photo",
+        "--calibrate",
+        "whole",
+        "--data",
+        "my data",
+        "--device",
+        "cpu",
+    ]
+    words += ["--memory", "2GiB", "--threads", "2", "--checkpoint-seconds", "5", "--skip-bad", "--steps", "7"]
+    given = argparse.Namespace(**parsed(words))
+    command = resume_command(given, command="calibrate", run="runs/a b", folds="whole")
+    assert command == (
+        "metavib calibrate 'runs/a b' --folds whole --skip-bad --checkpoint-seconds 5.0 --data 'my data' "
+        "--memory 2GiB --device cpu --threads 2"
+    )
+
+
 def test_of_a_single_run_only_the_experiment_is_left_to_its_directory() -> None:
     """A flag that does not decide the experiment must not be named here: nobody else keeps it."""
     fields = {field.name for field in dataclasses.fields(Experiment)}

@@ -283,13 +283,17 @@ def test_a_table_is_rebuilt_from_its_json() -> None:
     done[-1] = Done(done[-1].cell, None, "it broke")
     first = measured(table, own, cells, done)
     record = json.loads(json.dumps(as_json(first)))
-    again = from_json(record)
+    again = from_json(record, Path("table.json"))
     assert again.table is table
     assert [row.row for row in again.rows] == [row.row for row in first.rows]
     assert [row.values for row in again.rows] == [row.values for row in first.rows]
     assert again.rows[-1].failures == first.rows[-1].failures != ()
     assert table_markdown(again) == table_markdown(first)
     assert as_json(again) == record
+    older = {name: value for name, value in record.items() if name != "format"}
+    assert as_json(from_json(older, Path("table.json"))) == record
+    with pytest.raises(UserError, match=r"table\.json was written by a newer version"):
+        from_json(record | {"format": 2}, Path("table.json"))
 
 
 def test_markdown_latex_csv_and_json_hold_the_same_numbers() -> None:

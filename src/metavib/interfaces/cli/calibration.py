@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from metavib.core.terminal import counting_bar, print_result, say, table
+from metavib.interfaces.cli.parsing import resume_command
 from metavib.interfaces.cli.training.context import context_with_bar
 from metavib.models.directory import ModelDescription, description_of
 from metavib.models.domain_calibration import DomainCalibration, Promise, promise_coverage, promise_error
@@ -52,7 +52,7 @@ def calibrate_if_asked(arguments: argparse.Namespace, runs: Sequence[Path], devi
         try:
             record = calibrate_with_bars(arguments, run, device, folds).domain_calibration
         except Stopped as stopped:
-            going_on = f"metavib calibrate {shlex.quote(str(run))} --folds {folds}"
+            going_on = resume_command(arguments, command="calibrate", run=str(run), folds=folds)
             say(f"metavib: {stopped}; the run and its folds are kept. To go on: {going_on}")
             return False
         assert record is not None

@@ -14,12 +14,13 @@ import torch
 from metavib.algorithms import ALGORITHMS, algorithm_named, title_of
 from metavib.core.errors import UserError, require_known, unknown_name
 from metavib.core.foreign_text import visible
-from metavib.core.json_record import read_json
+from metavib.core.json_record import read_json, require_format
 from metavib.core.settings import Scalar, Settings, describe, names_of
 from metavib.core.terminal import print_result, table
 from metavib.data.sources.catalog import DATASETS, NAMES
 from metavib.data.sources.hugging_face import PREFIX
 from metavib.data.transforms import Augmentation
+from metavib.models import results
 from metavib.models.calibration import QUANTILES
 from metavib.models.measuring import Evaluation
 from metavib.nn.backbones import BACKBONES
@@ -74,14 +75,35 @@ def explanation(name: str, choice: PresetChoice) -> dict[str, Any]:
         return of_setting(name, choice)
     directory = RunDirectory(Path(name))
     if directory.experiment.exists():
-        results = read_json(directory.results) if directory.results.exists() else None
-        return {"run": name, **read_json(directory.experiment), "results": results}
+        return of_run(name, directory)
     if (directory.path / "config.json").exists():
-        return {"model": name, **read_json(directory.path / "config.json")}
+        return of_model(name, directory.path / "config.json")
     if ":" in name:
         return of_network(name)
     known = [*ALGORITHMS, *DATASETS, *BACKBONES, *PRESETS, *SECTIONS, *setting_names()]
     raise unknown_name("name", name, [*known, "a run or model directory"])
+
+
+def of_run(name: str, directory: RunDirectory) -> dict[str, Any]:
+    """The records of a run, as they are written."""
+    from metavib.runs import provenance  # which imports much that no other name needs
+
+    record = read_json(directory.experiment)
+    require_format(record, directory.experiment, provenance.FORMAT)
+    measured = None
+    if directory.results.exists():
+        measured = read_json(directory.results)
+        require_format(measured, directory.results, results.FORMAT)
+    return {"run": name, **record, "results": measured}
+
+
+def of_model(name: str, path: Path) -> dict[str, Any]:
+    """The description of a model, as it is written."""
+    from metavib.models import directory  # as above
+
+    record = read_json(path)
+    require_format(record, path, directory.FORMAT)
+    return {"model": name, **record}
 
 
 def of_network(name: str) -> dict[str, Any]:

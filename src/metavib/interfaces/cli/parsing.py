@@ -71,20 +71,21 @@ def resume_command(arguments: argparse.Namespace, *, recorded: Collection[str] =
     """The command that goes on with what these arguments began: every flag that is not at its default.
 
     `recorded` are flags whose values are found again where the work was kept; `changed` are values in place of
-    those that were given.
+    those that were given. `command=` another one has those of its flags that were given to this one.
     """
-    _, commands = parsers([arguments.command])
     values = vars(arguments) | changed
+    name = values["command"]
+    _, commands = parsers([name])
     positional: list[str] = []
     optional: list[str] = []
-    for action in commands[arguments.command]._actions:
+    for action in commands[name]._actions:
         value = values.get(action.dest)
         if action.dest in (*recorded, *SECRET) or value in (None, action.default):
             continue
         (optional if action.option_strings else positional).extend(_words(action, value))
     import shlex
 
-    return shlex.join([*restart_words(), "metavib", arguments.command, *positional, *optional])
+    return shlex.join([*restart_words(), "metavib", name, *positional, *optional])
 
 
 def _words(action: argparse.Action, value: Any) -> list[str]:

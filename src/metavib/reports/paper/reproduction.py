@@ -8,6 +8,7 @@ from typing import Any
 
 from metavib.algorithms import ALGORITHMS, title_of
 from metavib.core.errors import require_installed, require_known
+from metavib.core.json_record import require_format
 from metavib.models.results import Measurement, Results
 from metavib.reports.paper.tables import PAPER_MEASURE, PaperRow, PaperTable, table_named
 from metavib.runs.cells import Cell
@@ -15,6 +16,7 @@ from metavib.runs.grid import Done
 from metavib.training.averaging import AVERAGES
 from metavib.training.experiment import experiment_from, shared_out
 
+FORMAT = 1  # of `table.json`
 AVERAGED = ("erm+swad", "metavib+swad")  # what one would try today before a new loss
 
 
@@ -218,6 +220,7 @@ def as_json(reproduction: Reproduction) -> dict[str, Any]:
             }
         )
     return {
+        "format": FORMAT,
         "table": table.name,
         "of": table.label,
         "targets": list(reproduction.targets),
@@ -227,8 +230,9 @@ def as_json(reproduction: Reproduction) -> dict[str, Any]:
     }
 
 
-def from_json(record: dict[str, Any]) -> Reproduction:
-    """The table that `as_json` described."""
+def from_json(record: dict[str, Any], path: Path) -> Reproduction:
+    """The table that `as_json` made plain, in this version or an earlier one; the first wrote no format."""
+    require_format({"format": 1} | record, path, FORMAT)
     table = table_named(record["table"])
     printed = {row.title: row for row in table.rows}
     rows = []

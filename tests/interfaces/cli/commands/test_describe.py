@@ -63,6 +63,14 @@ def test_an_unfinished_run_is_described_without_results(metavib, interrupted, tr
     assert json.loads(out)["results"] is None
 
 
+@pytest.mark.parametrize("file", ["experiment.json", "results.json", "model/config.json"])
+def test_what_a_newer_version_wrote_is_refused(refused, finished_copy, file):
+    path = finished_copy.run / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 9}))
+    place = path.parent if "model" in file else finished_copy.run
+    assert f"{path} was written by a newer version of metavib (format 9" in refused("describe", place)
+
+
 def test_a_model_is_described(metavib, finished):
     _, out, _ = metavib("describe", finished.run / "model", "--json")
     description = json.loads(out)
