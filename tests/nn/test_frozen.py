@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+from small_networks import SIDE, plain
 from torch import nn
 
 from metavib.core.errors import UserError
+from metavib.nn.backbone import Backbone
 from metavib.nn.frozen import FixedFeatures, keep_stages
 from metavib.nn.networks import build_backbone
+
+WB = ("weight", "bias")
 
 
 def test_features_are_handed_on_and_nothing_is_left_to_train() -> None:
@@ -61,3 +65,71 @@ def test_more_stages_than_there_are_cannot_be_kept() -> None:
     with pytest.raises(UserError, match="stages=3 cannot be frozen: the network has 2 stages") as refusal:
         keep_stages(build_backbone("digits"), 3)
     assert "--freeze stages=1 to stages=2" in str(refusal.value)
+
+
+class Shrinking(nn.Sequential):
+    """Maps of 32, 16 and 8, with a look at the whole map on the way, as squeeze-and-excitation has."""
+
+    def __init__(self) -> None:
+        looks = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(4, 4, 1), nn.Sigmoid())
+        layers = [
+            nn.Conv2d(3, 4, 3, padding=1),
+            Times(looks),
+            nn.Conv2d(4, 4, 3, 2, 1),
+            nn.Conv2d(4, 4, 3, 2, 1),
+        ]
+        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+class Times(nn.Module):
+    def __init__(self, looks: nn.Module) -> None:
+        super().__init__()
+        self.looks = looks
+
+    def forward(self, maps: torch.Tensor) -> torch.Tensor:
+        return maps * self.looks(maps)
+
+
+class Tokens(nn.Module):
+    """Eight blocks over as many tokens each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 6, 8, 8)
+        self.blocks = nn.ModuleList(nn.Linear(6, 6) for _ in range(8))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        tokens = self.patches(images).flatten(2).transpose(1, 2)
+        for block in self.blocks:
+            tokens = tokens + block(tokens)
+        return tokens.mean(dim=1)
+
+
+@pytest.mark.parametrize(
+    ("network", "stages", "kept"),
+    [
+        (Shrinking, 1, ["0.weight", "0.bias", "1.looks.1.weight", "1.looks.1.bias"]),
+        (Tokens, 1, ["patches.weight", "patches.bias", *(f"blocks.{n}.{own}" for n in (0, 1) for own in WB)]),
+        (
+            Tokens,
+            3,
+            ["patches.weight", "patches.bias", *(f"blocks.{n}.{own}" for n in range(6) for own in WB)],
+        ),
+    ],
+)
+def test_the_stages_of_a_network_from_elsewhere_end_where_its_maps_shrink_or_after_a_quarter_of_its_blocks(
+    network: type[nn.Module], stages: int, kept: list[str]
+) -> None:
+    backbone = Backbone.of(network(), image_size=SIDE)
+    images = torch.rand(2, 3, SIDE, SIDE)
+    before, weights = backbone(images), {name for name, _ in backbone.named_parameters()}
+    keep_stages(backbone, stages)
+    torch.testing.assert_close(backbone(images), before)  # kernels may differ without gradients
+    trained = {name for name, _ in backbone.named_parameters()}
+    assert weights - trained == {f"network.{name}" for name in kept}
+    assert backbone(images).requires_grad
+
+
+def test_a_network_from_elsewhere_of_one_stage_is_kept_as_a_whole_or_not_at_all() -> None:
+    with pytest.raises(UserError, match="the network has no stages that could be kept alone"):
+        keep_stages(Backbone.of(plain(), image_size=SIDE), 1)

@@ -145,6 +145,10 @@ class Backbone(nn.Module, ABC):
         """What `at_stages` hands out; of a network that says nothing about its stages, the features alone."""
         yield self.extract(images, masks)
 
+    def stage_ends(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Where `--freeze stages=N` can cut: what the network has at the end of each stage before its features."""
+        return self.at_stages(images)[:-1]
+
     def initialise_as_torch_does(self) -> None:
         """Draw all weights again, the way that torch's own layers begin."""
         for layer in self.modules():
@@ -235,6 +239,9 @@ class Wrapped(Backbone):
         plain = self.twice_differentiable or self.stacked
         with sdpa_kernel(SDPBackend.MATH) if plain else nullcontext():
             return self.network(images)
+
+    def stage_ends(self, images: Tensor) -> tuple[Tensor, ...]:
+        return probing.stage_ends(self.network, images.to(_device_of(self.network)))
 
     def train(self, mode: bool = True) -> Wrapped:
         """What layers do in training alone (drawing, keeping statistics) stays off."""

@@ -51,26 +51,19 @@ class FixedFeatures(Backbone):
 
 def keep_stages(backbone: Backbone, count: int) -> None:
     """Make constants of the weights of the first stages: buffers, which nothing trains or differentiates by."""
-    stages = len(backbone.stage_sizes)
-    if count > stages:
-        has = f"has {stages} stages" if stages > 1 else "has no stages that could be kept alone"
-        these = f"--freeze stages=1 to stages={stages}" if stages > 1 else "--freeze"
+    ends = backbone.stage_ends(torch.zeros(2, backbone.channels, backbone.image_size, backbone.image_size))
+    if count > (stages := len(ends)):
+        has = f"has {stages} stages" if stages else "has no stages that could be kept alone"
+        these = f"--freeze stages=1 to stages={stages}" if stages else "--freeze"
         raise UserError(
             f"stages={count} cannot be frozen: the network {has} before its features. Use {these}"
-            + (", or --freeze for the whole network." if stages > 1 else ".")
+            + (", or --freeze for the whole network." if stages else ".")
         )
-    for name in _weights_before(backbone, count):
+    parameters = dict(backbone.named_parameters())
+    found = torch.autograd.grad(ends[count - 1].sum(), list(parameters.values()), allow_unused=True)
+    for name in (own for own, slope in zip(parameters, found, strict=True) if slope is not None):
         owner, _, own = name.rpartition(".")
         module = backbone.get_submodule(owner)
         kept = getattr(module, own).detach()
         delattr(module, own)
         module.register_buffer(own, kept)
-
-
-def _weights_before(backbone: Backbone, stage: int) -> list[str]:
-    """The parameters that what the backbone has after this stage depends on: whatever network it is."""
-    parameters = dict(backbone.named_parameters())
-    image = torch.zeros(1, backbone.channels, backbone.image_size, backbone.image_size)
-    after = backbone.at_stages(image)[stage - 1]
-    found = torch.autograd.grad(after.sum(), list(parameters.values()), allow_unused=True)
-    return [name for name, slope in zip(parameters, found, strict=True) if slope is not None]

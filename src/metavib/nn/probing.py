@@ -107,6 +107,53 @@ def require_pure(network: nn.Module, images: Tensor) -> None:
         )
 
 
+def stage_ends(network: nn.Module, images: Tensor) -> tuple[Tensor, ...]:
+    """What the network has at the end of each of its stages but the last, found by what its layers give.
+
+    A stage ends where its maps become smaller. A network that keeps one size, as most transformers do, has four
+    stages of equally many blocks.
+    """
+    given: list[tuple[str, str, int, Tensor]] = []
+
+    def watch(name: str, kind: str) -> Callable[..., None]:
+        def keep(module: nn.Module, inputs: Any, output: Any) -> None:
+            if isinstance(output, Tensor) and (count := _positions(output, len(images))) > 1:
+                given.append((name.rpartition(".")[0], kind, count, output))
+
+        return keep
+
+    with contextlib.ExitStack() as hooks:
+        for name, module in network.named_modules():
+            if name and any(True for _ in module.parameters()):
+                hooks.callback(module.register_forward_hook(watch(name, type(module).__name__)).remove)
+        network(images)
+    ends: dict[int, Tensor] = {}  # by the size of the maps, the largest first
+    largest = 0
+    for *_, count, output in reversed(given):
+        if count > largest:  # a smaller one is a look at the whole map within a block
+            largest = count
+            ends[count] = output
+    if len(ends) > 1:
+        return tuple(ends.values())[:0:-1]
+    blocks: dict[tuple[str, str], list[Tensor]] = {}
+    for owner, kind, count, output in given:
+        if count == largest:
+            blocks.setdefault((owner, kind), []).append(output)
+    longest = max(blocks.values(), key=len, default=[])
+    cuts = sorted({len(longest) * part // 4 for part in (1, 2, 3)} - {0})
+    return tuple(longest[cut - 1] for cut in cuts)
+
+
+def _positions(output: Tensor, images: int) -> int:
+    """The places that a layer tells of: of maps, channels first or last, or of tokens; 0 of anything else."""
+    if output.dim() not in (3, 4) or output.shape[0] != images:
+        return 0
+    if output.dim() == 3:
+        return output.shape[1]
+    _, first, second, third = output.shape
+    return second * third if second == third else first * second if first == second else 0
+
+
 def fault_of_second_order(backbone: nn.Module, images: Tensor) -> str | None:
     """What keeps the features from being differentiated twice, in words; None where nothing does."""
     try:
