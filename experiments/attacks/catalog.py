@@ -27,6 +27,12 @@ ATTACKS: dict[str, Attack] = {
     "smallest chunks": Attack(slow_senders.chunks, "64 connections, chunks of one byte"),
     "half closed": Attack(half_closed.run, "nine vanish, the tenth waits for its answer", half_closed.holds),
     "greedy, forms": Attack(greedy_clients.forms, "60 requests of 64 images at any time"),
+    "greedy, forms of large images": Attack(
+        greedy_clients.forms_of_large_images, "8 requests of 64 JPEGs of 1 or 6 megapixels at any time"
+    ),
+    "greedy, most scans": Attack(
+        greedy_clients.most_scans, "64 clients, each with a JPEG of the most scans that are decoded"
+    ),
     "greedy, single images": Attack(greedy_clients.single_images, "500 requests of an image at any time"),
     "greedy, large bodies": Attack(greedy_clients.large_bodies, "12 requests of 60 MB at any time"),
     "host names": Attack(host_names.run, "12 names that are not the server's", host_names.holds),

@@ -3,40 +3,59 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import select
 import socket
+from collections.abc import Sequence
 
-from attacks.place import Place, Seen, digit, form, post, send_some
+from attacks.image_bombs import ALLOWED_SCANS, scans
+from attacks.place import Place, Seen, digit, form, photograph, post, send_some
 
 CONNECTIONS, IMAGES = 60, 64
+SIDES = ((1200, 800), (3000, 2000))  # of large images that everybody has
 
 
 def forms(place: Place) -> Seen:
     """60 requests of 64 images each at any time."""
-    return _again(place, form([digit(number) for number in range(IMAGES)]), place.of(CONNECTIONS))
+    return _again(place, [form([digit(number) for number in range(IMAGES)])], place.of(CONNECTIONS))
+
+
+def forms_of_large_images(place: Place) -> Seen:
+    """Several hundred ordinary JPEGs at any time, in a few requests of 64."""
+    return _again(place, [form([photograph(*sides)] * IMAGES) for sides in SIDES], place.of(8))
+
+
+def most_scans(place: Place) -> Seen:
+    """64 requests at any time, of a JPEG with the most scans that are decoded."""
+    bombs = [post(scans(count, side, side), "image/jpeg") for side, count in ALLOWED_SCANS]
+    return _again(place, bombs, place.of(64))
 
 
 def single_images(place: Place) -> Seen:
     """As many connections as there may be, an image on each at any time."""
-    return _again(place, post(digit()), place.of(500))
+    return _again(place, [post(digit())], place.of(500))
 
 
 def large_bodies(place: Place) -> Seen:
     """Requests of 60 megabytes that are no images."""
-    return _again(place, form([b"x" * 15_000_000] * 4), place.of(12))
+    return _again(place, [form([b"x" * 15_000_000] * 4)], place.of(12))
 
 
-def _again(place: Place, request: bytes, count: int) -> Seen:
-    """Each connection asks again as soon as it has its answer; whoever was ended begins anew."""
+def _again(place: Place, requests: Sequence[bytes], count: int) -> Seen:
+    """The requests in turns over so many connections.
+
+    Each asks again as soon as it has its answer; whoever was ended begins anew.
+    """
     answers: dict[str, int] = {}
     poll = select.epoll()
     left: dict[int, tuple[socket.socket, memoryview]] = {}
+    turns = itertools.cycle(map(memoryview, requests))
 
     def begin() -> None:
         with contextlib.suppress(OSError):
             link = place.connect(timeout=2.0)
             link.setblocking(False)
-            left[link.fileno()] = (link, memoryview(request))
+            left[link.fileno()] = (link, next(turns))
             poll.register(link, select.EPOLLIN | select.EPOLLOUT)
 
     for _ in range(count):
@@ -60,7 +79,7 @@ def _again(place: Place, request: bytes, count: int) -> Seen:
             if received.startswith(b"HTTP/1.1 "):
                 status = received[9:12].decode()
                 answers[status] = answers.get(status, 0) + 1
-                data, sent = memoryview(request), 0
+                data, sent = next(turns), 0
             data = data[sent:]
             left[number] = (link, data)
             poll.modify(number, select.EPOLLIN | (select.EPOLLOUT if data else 0))

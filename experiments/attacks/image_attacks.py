@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from attacks.image_bombs import BOMBS, scans
+from attacks.image_bombs import ALLOWED_SCANS, BOMBS, scans
 from attacks.place import Attack, Place, Seen
 
 CLIENTS = 4
@@ -77,7 +77,7 @@ def _bombs(*beginnings: str) -> Callable[[float], Sequence[Upload]]:
 
 def _allowed_scans(share: float) -> Sequence[Upload]:
     """As many scans as are decoded, and of images of every size."""
-    return [(scans(count, side, side), "image/jpeg") for side, count in ((1000, 980), (2000, 235), (7000, 9))]
+    return [(scans(count, side, side), "image/jpeg") for side, count in ALLOWED_SCANS]
 
 
 def _array_headers(share: float) -> Sequence[Upload]:

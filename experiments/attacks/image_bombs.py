@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 
 from PIL import Image
 
+ALLOWED_SCANS = ((1000, 980), (2000, 235), (7000, 9))  # sides, and the most scans that are decoded of them
 UPLOAD = 19_500_000  # bytes, below the server's limit for an image
 TURNED = b"II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0"  # EXIF: a quarter turn
 

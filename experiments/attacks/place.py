@@ -83,6 +83,22 @@ def digit(seed: int = 0) -> bytes:
     return file.getvalue()
 
 
+def photograph(width: int, height: int) -> bytes:
+    """A JPEG with about as much in it as a camera's: soft shapes, and some noise."""
+    import io
+
+    import numpy as np
+    from PIL import Image
+
+    random = np.random.default_rng(0)
+    shapes = Image.fromarray(random.integers(0, 256, (height // 50, width // 50, 3), dtype=np.uint8))
+    soft = np.asarray(shapes.resize((width, height), Image.Resampling.BICUBIC), dtype=np.int16)
+    noisy = (soft + random.integers(-8, 9, soft.shape)).clip(0, 255).astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(noisy).save(file, "JPEG", quality=85)
+    return file.getvalue()
+
+
 def form(contents: list[bytes]) -> bytes:
     """A request with several images."""
     parts = [

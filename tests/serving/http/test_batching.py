@@ -67,20 +67,22 @@ async def until(condition: Any) -> None:
         await asyncio.sleep(0.005)
 
 
+def waiting_for_the_model(batcher: Batcher) -> int:
+    return batcher._model._waiting._images
+
+
 def test_what_comes_during_a_batch_is_the_next_one(gated, image):
     async def work(batcher):
         jobs = [batcher.submit([Upload(image(), "first")], gated)]
         await asyncio.to_thread(gated.entered.wait, WAIT)
         jobs += [batcher.submit([Upload(image(seed=seed), f"{seed}")], gated) for seed in range(1, 10)]
         await until(lambda: len(gated.decoded) == 10)
-        await asyncio.sleep(0.05)  # the last of them reach the model's queue
+        await until(lambda: waiting_for_the_model(batcher) == 9)
         gated.gate.set()
         return [one for job in jobs for one in (await job.answers)[0]], batcher.waiting
 
     answers, waiting = run(work)
-    assert gated.sizes[0] == 1
-    assert sum(gated.sizes) == 10
-    assert len(gated.sizes) <= 3
+    assert gated.sizes == [1, 9]
     assert waiting == 0
     for seed, answer in enumerate(answers):
         (alone,) = gated.like.predict([gated.like.decode(image(seed=seed), "x")])
@@ -229,7 +231,12 @@ def test_arrays_are_whole_in_a_batch_and_counted_by_their_images(gated):
     waiting, found = run(work, batch=8)
     assert waiting == 3 + 5 + 2 + 2 + 9
     assert found == [3, 5, 2, 2, 9]
-    assert gated.sizes == [3, 7, 2, 9]  # in their order; 9 is more than a batch, but comes in one piece
+    assert gated.sizes == [
+        3,
+        4,
+        5,
+        9,
+    ]  # those with least first; 9 is more than a batch, but comes in one piece
     assert gated.decoded == []
 
 
@@ -263,3 +270,74 @@ def test_what_is_wrong_with_an_array_is_the_outcome_of_all_its_images(predictors
     bad, fine = run(work)
     assert bad.status == 422
     assert len(fine) == 2
+
+
+class Slow(Predictor):
+    """A predictor whose decoder takes so long by a clock of its own, and which waits to be let begin."""
+
+    def __init__(self, like: Predictor, seconds: float) -> None:
+        self.like, self.seconds, self.now = like, seconds, 0.0
+        self.begun, self.gate = threading.Event(), threading.Event()
+        self.decoded: list[str] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def decode(self, content: bytes, name: str) -> Any:
+        self.begun.set()
+        assert self.gate.wait(WAIT)
+        self.decoded.append(name)
+        self.now += self.seconds if name == "greedy" else 0.0
+        return self.like.decode(content, name)
+
+    def classify(self, pixels: Any, classifiers: bool = True) -> Predictions:
+        return self.like.classify(pixels, classifiers)
+
+
+@pytest.mark.parametrize(("seconds", "before"), [(0.02, 2 * 3), (0.04, 2 * 2), (1.0, 2)])
+def test_a_greedy_client_is_decoded_for_two_batches_before_another_ones_image(
+    predictors, image, seconds, before
+):
+    slow = Slow(predictors["mean"], seconds)
+
+    async def work(batcher):
+        greedy = [batcher.submit([Upload(image(), "greedy")] * 64, slow, client=("a", 1)) for _ in range(4)]
+        await asyncio.to_thread(slow.begun.wait, WAIT)
+        polite = batcher.submit([Upload(image(), "polite")], slow, client=("a", 2))
+        slow.gate.set()
+        await polite.answers
+        outcomes = [outcome for job in greedy for outcome in await job.answers]
+        return len(outcomes), batcher.waiting
+
+    assert run(work, batch=256, clock=slow.clock) == (256, 0)
+    assert slow.decoded.index("polite") <= before
+    assert len(slow.decoded) == 257  # nothing is decoded twice
+
+
+def test_a_small_image_is_decoded_before_the_larger_ones_of_many_clients(predictors, image):
+    slow = Slow(predictors["mean"], 0.1)
+
+    async def work(batcher):
+        greedy = [batcher.submit([Upload(image(200), "greedy")], slow, client=("a", n)) for n in range(64)]
+        await asyncio.to_thread(slow.begun.wait, WAIT)
+        polite = batcher.submit([Upload(image(), "polite")], slow, client=("a", 99))
+        slow.gate.set()
+        for job in (*greedy, polite):
+            await job.answers
+
+    run(work, batch=256, clock=slow.clock)
+    assert slow.decoded.index("polite") <= 2
+
+
+def test_quick_images_are_decoded_in_one_batch(predictors, image):
+    quick = Slow(predictors["mean"], 0.00005)
+
+    async def work(batcher):
+        quick.gate.set()
+        taken: list[int] = []
+        honest = batcher._small._work
+        batcher._small._work = lambda pieces: taken.append(len(pieces)) or honest(pieces)
+        await batcher.submit([Upload(image(), "greedy")] * 256, quick).answers
+        return taken
+
+    assert run(work, batch=256, clock=quick.clock) == [256]

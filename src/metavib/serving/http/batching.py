@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import threading
 import time
@@ -29,6 +30,10 @@ from metavib.serving.predictions import NOT_FINITE, Predictions
 from metavib.serving.predictor import BATCH, Predictor
 
 DECODED_AT_ONCE = 64  # images, where many wait: to decode more together gains nothing, and others wait for it
+DECODING_SECONDS = 0.05  # after which others have their turn; 64 small images take 10 ms
+BYTES_AN_IMAGE = 5_000  # an upload of more is expected to take as long as several small images
+
+_numbers = itertools.count()
 
 Outcome = Predictions | Refusal
 
@@ -42,6 +47,8 @@ class Job:
     samples: bool = True  # whether the probabilities under each drawn classifier are asked for
     client: Client = NOBODY
     images: int = 0
+    weight: float = 0.0  # the small images that it is expected to be worth
+    number: int = field(default_factory=_numbers.__next__)
     pieces: list[Piece] = field(default_factory=list)
     unanswered: int = 0
     abandoned: bool = False  # read by the threads: nobody waits for the answer any more
@@ -70,6 +77,7 @@ class Piece:
     large: bool = False
     pixels: np.ndarray | None = None  # [images, channels, size, size], as the model takes them
     outcome: Outcome | None = None
+    seconds: float = 0.0  # that its decoding took
 
     def __post_init__(self) -> None:
         self._images = len(self.upload)  # it is asked for often
@@ -84,14 +92,15 @@ class Lane:
     def __init__(
         self,
         name: str,
-        work: Callable[[list[Piece]], None],
+        work: Callable[[list[Piece]], int],
         most: int,
         prepare: Callable[[], int] = lambda: 1,
         few: int | None = None,
     ) -> None:
-        """`prepare` is called in each thread; the first one hears how many there are to be.
+        """`work` says how many it has done: the others wait again, and those who had less come first.
 
-        It works on `most` images at a time, or on `few` where more wait than that.
+        `prepare` is called in each thread; the first one hears how many there are to be. A lane works on
+        `most` images at a time, or on `few` where more wait than that.
         """
         self._name, self._work, self._prepare = name, work, prepare
         self._waiting: Turns[Piece] = Turns(most, few)
@@ -138,7 +147,10 @@ class Lane:
 
     def _work_off(self) -> None:
         while taken := self._take():
-            self._work(taken)
+            done = self._work(taken)
+            if done < len(taken):
+                with self._condition:
+                    self._waiting.put_back(taken[done:], taken[:done])
             del taken  # or the last images would stay until others come
 
     def _take(self) -> list[Piece]:
@@ -155,8 +167,15 @@ class Lane:
 class Batcher:
     """From uploads to predictions."""
 
-    def __init__(self, limits: Limits, batch: int = BATCH, model_threads: ModelThreads | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        batch: int = BATCH,
+        model_threads: ModelThreads | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.limits, self.batch = limits, batch
+        self._clock = clock
         self.after_batch: Callable[[int], None] = lambda size: None
         self.waiting = 0  # images that were handed in and are not answered
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -164,8 +183,8 @@ class Batcher:
         self._model = Lane(
             "model", self._classify, batch, model_threads.prepare if model_threads else lambda: 1
         )
-        self._large = Lane("large images", self._decode, 1)
-        self._small = Lane("images", self._sort, batch, few=DECODED_AT_ONCE)
+        self._large = Lane("large images", self._decode_large, 1)
+        self._small = Lane("images", self._decode, batch, few=DECODED_AT_ONCE)
         self._lanes = (self._small, self._large, self._model)
 
     def start(self) -> None:
@@ -195,7 +214,9 @@ class Batcher:
         most = self.limits.waiting_images + (self.limits.connections if images == 1 else 0)
         if self.waiting + images > most:
             raise busy(f"{self.waiting} images wait already")
-        job = Job(predictor, self._loop.create_future(), samples, client, images, unanswered=len(uploads))
+        weight = images + sum(upload.size for upload in uploads) / BYTES_AN_IMAGE
+        answers = self._loop.create_future()
+        job = Job(predictor, answers, samples, client, images, weight, unanswered=len(uploads))
         job.pieces = [Piece(job, upload) for upload in uploads]
         self.waiting += images
         for piece in job.pieces:
@@ -210,17 +231,35 @@ class Batcher:
 
     # --- in the threads -------------------------------------------------------------------------------------
 
-    def _sort(self, pieces: list[Piece]) -> None:
-        """Look at the headers; large images have a thread of their own, so that small ones need not wait."""
+    def _decode(self, pieces: list[Piece]) -> int:
+        """As many as the time allows. Large images have a thread of their own, so that small ones do not wait."""
+        began = before = self._clock()
+        small: list[Piece] = []
+        done = 0
         for piece in pieces:
             _attempt(piece, self._look_at_header)
-        if large := [piece for piece in pieces if piece.large]:
-            self._large.put(large)
-        self._decode([piece for piece in pieces if not piece.large])
+            if piece.large:
+                self._large.put([piece])
+            else:
+                _attempt(piece, _decode_one)
+                small.append(piece)
+            done += 1
+            now = self._clock()
+            piece.seconds, before = now - before, now
+            if now - began >= DECODING_SECONDS:
+                break
+        self._hand_on(small)
+        return done
+
+    def _decode_large(self, pieces: list[Piece]) -> int:
+        for piece in pieces:
+            _attempt(piece, _decode_one)
+        self._hand_on(pieces)
+        return len(pieces)
 
     def _look_at_header(self, piece: Piece) -> None:
         if (pixels := piece.upload.pixels) is not None:
-            piece.large = pixels[0].size > LARGE_PIXELS
+            piece.large = pixels.size > LARGE_PIXELS
             return
         name = piece.upload.name
         if not piece.upload.source:
@@ -236,9 +275,7 @@ class Batcher:
             )
         piece.large = width * height > LARGE_PIXELS
 
-    def _decode(self, pieces: list[Piece]) -> None:
-        for piece in pieces:
-            _attempt(piece, _decode_one)
+    def _hand_on(self, pieces: list[Piece]) -> None:
         ready: list[Piece] = []
         ended: list[Piece] = []
         for piece in pieces:
@@ -248,7 +285,7 @@ class Batcher:
         if ended:
             self._deliver(ended)
 
-    def _classify(self, pieces: list[Piece]) -> None:
+    def _classify(self, pieces: list[Piece]) -> int:
         wanted: dict[Predictor, list[Piece]] = {}
         for piece in pieces:
             if not piece.job.abandoned:
@@ -270,6 +307,7 @@ class Batcher:
                 piece.outcome, piece.pixels = part if finite or part.finite else _no_answer(piece), None
                 first += len(piece)
         self._deliver(pieces)
+        return len(pieces)
 
     def _deliver(self, pieces: list[Piece]) -> None:
         assert self._loop is not None

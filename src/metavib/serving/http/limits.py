@@ -8,7 +8,7 @@ from metavib.core.errors import UserError
 from metavib.serving.http.refusals import busy
 
 SMALL_BYTES = 131_072  # of a request: there is always room for one with this much on every connection
-LARGE_PIXELS = 4_000_000  # larger images are decoded one at a time, so that small ones do not wait for them
+LARGE_PIXELS = 1_000_000  # larger images are decoded one at a time, so that small ones do not wait for them
 
 
 @dataclass(frozen=True)

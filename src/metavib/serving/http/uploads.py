@@ -57,6 +57,11 @@ class Upload:
     def __len__(self) -> int:
         return self._images
 
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return len(self.source)
+
     def close(self) -> None:
         """Let go of what was sent. The name and the number of images stay, for the answer."""
         if isinstance(self.source, Held):
