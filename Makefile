@@ -2,13 +2,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CORE := $(VENV)/.core
 INSTALLED := $(VENV)/.installed
 QUICKLY := --quiet --quiet -o Acquire::Retries=0 -o Acquire::http::Timeout=20
 
 .PHONY: help install demo bench test test-all test-gpu browser check chaos attacks fuzz fuzz-long constraints upgrade docs tutorials format lint types clean
 
 help:
-	@echo "make demo   train MetaVIB and plain training on handwritten digits (4 minutes)"
+	@echo "make demo   train MetaVIB and plain training on handwritten digits (4 minutes); installs the core only"
 	@echo "make test   the tests that take minutes; make test-all has the long ones"
 	@echo "make test-gpu what needs a GPU, on a machine that has one and nothing but torch"
 	@echo "make check  format, lint, types, tests"
@@ -21,18 +22,22 @@ help:
 	@echo "make docs   fill in the documents' tables from results/, and build the site"
 	@echo "make tutorials  run the notebooks of docs/tutorials, and keep what they show"
 
-# Runs again only where pyproject.toml or constraints.txt changed.
-$(INSTALLED): pyproject.toml constraints.txt
+# Both run again only where pyproject.toml or constraints.txt changed.
+$(CORE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "metavib needs Python 3.11 or later; name one with: make PYTHON=python3.12 ..."; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+$(INSTALLED): $(CORE)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 install: $(INSTALLED)
 
-demo: $(INSTALLED)
+# The demo needs no extras, and what the tests need takes longer to install than the rest.
+demo: $(CORE)
 	$(BIN)/metavib demo
 	@echo "To call metavib by its name: . $(BIN)/activate"
 

@@ -15,6 +15,7 @@ from record_tables import (
     domainbed,
     faults,
     figures,
+    front_door,
     growth,
     prediction,
     rounds,
@@ -29,6 +30,7 @@ TABLES: dict[str, Callable[[], str]] = (
     | speed.TABLES
     | growth.TABLES
     | figures.TABLES
+    | front_door.TABLES
     | faults.TABLES
     | prediction.TABLES
     | domainbed.TABLES

@@ -80,7 +80,9 @@ def _from_json(path: Path, text: str) -> Any:
 
 
 def _from_yaml(path: Path, text: str) -> Any:
-    require_installed("ruamel.yaml", "YAML files need ruamel.yaml: pip install ruamel.yaml, or write JSON.")
+    require_installed(
+        "ruamel.yaml", "YAML files need ruamel.yaml (JSON needs nothing)", package="ruamel.yaml"
+    )
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 

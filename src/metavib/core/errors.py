@@ -33,9 +33,14 @@ def require_known(kind: str, name: object, known: Collection[Any]) -> None:
         raise unknown_name(kind, str(name), known)
 
 
-def require_installed(module: str, otherwise: str) -> None:
-    """Raise UserError with the text `otherwise` where an optional package is not installed."""
+def installing(*, extra: str = "", package: str = "") -> str:
+    """The command that installs an extra of ours, or a package: the same in every message."""
+    return f"pip install 'metavib[{extra}]'" if extra else f"pip install {package}"
+
+
+def require_installed(module: str, need: str, *, extra: str = "", package: str = "") -> None:
+    """Refuse to go on where an optional package is not installed; `need` says what needs it."""
     try:
         importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise UserError(otherwise) from error
+    except ImportError as error:
+        raise UserError(f"{need}; run: {installing(extra=extra, package=package)}") from error

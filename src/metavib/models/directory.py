@@ -14,6 +14,7 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from metavib.algorithms import algorithm_named, create
 from metavib.algorithms.base import Algorithm
@@ -269,10 +270,21 @@ def _described(folder: Path, places: tuple[Path, ...]) -> tuple[ModelDescription
     return description, config, sha256
 
 
+class _Undrawn(TorchFunctionMode):
+    """Layers draw no first weights: the meta device keeps no values, and torch loads its compiler to draw there."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if function in (Tensor.normal_, Tensor.uniform_):
+            return args[0]
+        return function(*args, **(kwargs or {}))
+
+
 def _require_possible(build: Callable[[], Algorithm], folder: Path) -> None:
     """Refuse a network that is too large. It is built without memory first: sizes are only numbers in a file."""
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _Undrawn():
             fault = fault_of_size(build())
     except (RuntimeError, TypeError, ValueError, OverflowError, MemoryError) as error:
         fault = f"its network cannot be built ({' '.join(str(error).split())[:100]})"

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torchvision import models
 
 from metavib.core.errors import UserError
 from metavib.core.processes.division import Division, copied, gathered, sliced
@@ -57,7 +56,7 @@ class Backbone(nn.Module, ABC):
     twice_differentiable: bool = False  # then by kernels that have second derivatives
     stacked: bool = False  # runs with this network are one program: then by operators that vmap knows
 
-    imagenet_weights: models.WeightsEnum | None = None  # where torchvision has the network trained
+    imagenet_weights: str | None = None  # the name of torchvision's weights, where it has the network trained
     weight_files: tuple[
         str, ...
     ] = ()  # DATA/weights/<one of them>-imagenet.safetensors holds such weights too

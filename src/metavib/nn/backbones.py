@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from typing import final
 
 from torch import Tensor, nn
-from torchvision import models
-from torchvision.models.squeezenet import Fire
 
 from metavib.nn import kernels
 from metavib.nn.backbone import IMAGENET, PIXELS, Backbone, Staged, drop
@@ -141,10 +139,12 @@ class TorchvisionAlexNet(Staged):
     channels = 3
     normalisation = IMAGENET
     dropout_units = (9216, 4096)
-    imagenet_weights = models.AlexNet_Weights.IMAGENET1K_V1
+    imagenet_weights = "AlexNet_Weights.IMAGENET1K_V1"
     head_keys = ("classifier.6.",)
 
     def __init__(self) -> None:
+        from torchvision import models
+
         super().__init__()
         network = models.alexnet(weights=None)
         self.features = network.features
@@ -170,11 +170,13 @@ class SqueezeNet(Staged):
     image_size = 224
     channels = 3
     normalisation = IMAGENET
-    imagenet_weights = models.SqueezeNet1_0_Weights.IMAGENET1K_V1
+    imagenet_weights = "SqueezeNet1_0_Weights.IMAGENET1K_V1"
     head_keys = ("classifier.1.",)
     has_own_kernels = True  # `in_fewer_passes` on a GPU
 
     def __init__(self) -> None:
+        from torchvision import models
+
         super().__init__()
         self.features = models.squeezenet1_0(weights=None).features
 
@@ -186,6 +188,8 @@ class SqueezeNet(Staged):
 
     def in_fewer_passes(self, images: Tensor) -> Iterator[tuple[Tensor, bool]]:
         """What `_after_each` pooling gives; but all that follows a convolution is done by `activated`."""
+        from torchvision.models.squeezenet import Fire
+
         layers = [layer for layer in self.features if not isinstance(layer, nn.ReLU)]
         maps = images.to(self.precision or images.dtype)
         for layer, following in zip(layers, [*layers[1:], None], strict=True):

@@ -30,8 +30,10 @@ class KnownNetwork(Network):
     def weight_files(self) -> tuple[str, ...]:
         if self.kind.imagenet_weights is None:
             return self.kind.weight_files
+        from torchvision import models
+
         # torchvision's files are named <network>-<hash>.pth
-        return (Path(self.kind.imagenet_weights.url).name.rpartition("-")[0],)
+        return (Path(models.get_weight(self.kind.imagenet_weights).url).name.rpartition("-")[0],)
 
     @property
     def default_weights(self) -> str:

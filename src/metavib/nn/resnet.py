@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from typing import final
+from typing import Any, final
 
 from torch import Tensor, nn
-from torchvision import models
 
 from metavib.nn.backbone import IMAGENET, Staged
 from metavib.nn.pure_normalisation import FrozenBatchNorm
@@ -38,7 +37,7 @@ class ResNet(Staged):
 
     @staticmethod
     @abstractmethod
-    def whole_network(norm_layer: Callable[[int], nn.Module]) -> models.ResNet:
+    def whole_network(norm_layer: Callable[[int], nn.Module]) -> Any:
         """torchvision's network, head included, with random weights."""
 
     @final
@@ -63,10 +62,12 @@ class ResNet18(ResNet):
 
     feature_size = 512
     stage_sizes = (64, 128, 256)
-    imagenet_weights = models.ResNet18_Weights.IMAGENET1K_V1
+    imagenet_weights = "ResNet18_Weights.IMAGENET1K_V1"
 
     @staticmethod
-    def whole_network(norm_layer: Callable[[int], nn.Module]) -> models.ResNet:
+    def whole_network(norm_layer: Callable[[int], nn.Module]) -> Any:
+        from torchvision import models
+
         return models.resnet18(weights=None, norm_layer=norm_layer)
 
 
@@ -76,10 +77,12 @@ class ResNet50(ResNet):
 
     feature_size = 2048
     stage_sizes = (256, 512, 1024)
-    imagenet_weights = models.ResNet50_Weights.IMAGENET1K_V1
+    imagenet_weights = "ResNet50_Weights.IMAGENET1K_V1"
 
     @staticmethod
-    def whole_network(norm_layer: Callable[[int], nn.Module]) -> models.ResNet:
+    def whole_network(norm_layer: Callable[[int], nn.Module]) -> Any:
+        from torchvision import models
+
         return models.resnet50(weights=None, norm_layer=norm_layer)
 
 
@@ -96,7 +99,9 @@ class ResNet50V1(ResNet):
     weight_files = ("resnet50_v1",)
 
     @staticmethod
-    def whole_network(norm_layer: Callable[[int], nn.Module]) -> models.ResNet:
+    def whole_network(norm_layer: Callable[[int], nn.Module]) -> Any:
+        from torchvision import models
+
         network = models.resnet50(weights=None, norm_layer=norm_layer)
         for stage in (network.layer2, network.layer3, network.layer4):
             stage[0].conv1.stride, stage[0].conv2.stride = stage[0].conv2.stride, stage[0].conv1.stride

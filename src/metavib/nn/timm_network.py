@@ -9,7 +9,7 @@ from typing import Any, final
 
 from torch import nn
 
-from metavib.core.errors import UserError
+from metavib.core.errors import UserError, require_installed
 from metavib.nn.backbone import Backbone, Input, Published, State, Wrapped, input_of
 from metavib.nn.network import Network
 from metavib.nn.probing import in_short, quiet
@@ -99,12 +99,9 @@ class TimmNetwork(Network):
 
 
 def _library() -> ModuleType:
-    try:
-        import timm
-    except ModuleNotFoundError as error:
-        if error.name != "timm":
-            raise
-        raise UserError("a backbone timm:NAME takes timm: pip install 'metavib[timm]'.") from error
+    require_installed("timm", "a backbone timm:NAME needs timm", extra="timm")
+    import timm
+
     return timm
 
 

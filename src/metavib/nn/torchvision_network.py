@@ -6,7 +6,6 @@ import difflib
 from typing import Any, final
 
 from torch import nn
-from torchvision import models
 
 from metavib.core.errors import UserError
 from metavib.nn.backbone import IMAGENET, Backbone, Input, Normalisation, Published, State, Wrapped, input_of
@@ -26,6 +25,8 @@ class TorchvisionNetwork(Network):
     def __init__(self, name: str) -> None:
         self.name = name
         self.bare = name.removeprefix(PREFIX)
+        from torchvision import models
+
         known = models.list_models(module=models)
         if self.bare not in known:
             nearest = difflib.get_close_matches(self.bare, known, n=3, cutoff=0.5)
@@ -34,6 +35,8 @@ class TorchvisionNetwork(Network):
 
     @property
     def _weights(self) -> Any:
+        from torchvision import models
+
         return models.get_model_weights(self.bare).DEFAULT
 
     @property
@@ -64,6 +67,8 @@ class TorchvisionNetwork(Network):
         )
 
     def _made(self, size: int, usual: int) -> tuple[nn.Module, tuple[str, ...]]:
+        from torchvision import models
+
         options: dict[str, Any] = {}
         if self.bare.startswith("vit_") and size != usual:
             options["image_size"] = size

@@ -76,15 +76,18 @@ def _imagenet_state(backbone: Backbone) -> dict[str, Tensor]:
             f"torchvision has no ImageNet weights for {name}; give a file with --weights FILE, "
             "or train from scratch with --weights none."
         )
+    from torchvision import models
+
+    weights = models.get_weight(backbone.imagenet_weights)
     try:
         with quiet():  # torch prints on stdout that it downloads
-            return backbone.imagenet_weights.get_state_dict(
+            return weights.get_state_dict(
                 progress=False, check_hash=True, map_location="cpu", weights_only=True
             )
     # No network, a broken download or a damaged file in torch's cache.
     except (OSError, HTTPException, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise UserError(
-            f"the ImageNet weights of {name} could not be had from {backbone.imagenet_weights.url}; "
+            f"the ImageNet weights of {name} could not be had from {weights.url}; "
             "download them elsewhere and give the file with --weights FILE, or begin without any: --weights none."
         ) from error
 

@@ -15,7 +15,7 @@ from typing import Any
 from PIL import Image
 
 from metavib import __version__
-from metavib.core.errors import UserError
+from metavib.core.errors import require_installed
 from metavib.core.foreign_text import readable
 from metavib.data.dataset import Dataset
 from metavib.data.decoding import images
@@ -32,10 +32,9 @@ SIDE = 96  # pixels of a thumbnail
 
 def data_page(dataset: Dataset, report: Report) -> str:
     """The text of the file."""
-    try:
-        import jinja2
-    except ModuleNotFoundError as error:
-        raise UserError("the page needs jinja2; run: pip install jinja2") from error
+    require_installed("jinja2", "the page needs jinja2", package="jinja2")
+    import jinja2
+
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

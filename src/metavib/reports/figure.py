@@ -65,7 +65,7 @@ class Missing:
 
 def drawing(name: str, draw: Callable[[Any], None], *, width: float = 7.0, height: float = 4.0) -> Drawing:
     """What `draw` puts on a matplotlib figure of this size in inches."""
-    require_installed("matplotlib", "figures need matplotlib; run: pip install matplotlib")
+    require_installed("matplotlib", "figures need matplotlib", package="matplotlib")
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.backends.backend_svg import FigureCanvasSVG

@@ -45,7 +45,7 @@ class Page:
 
     def html(self) -> str:
         """The text of the file. The same runs give the same text."""
-        require_installed("jinja2", "the page needs jinja2; run: pip install jinja2")
+        require_installed("jinja2", "the page needs jinja2", package="jinja2")
         import jinja2
 
         environment = jinja2.Environment(

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torchvision.transforms.v2.functional import resize
 
 from metavib.core.errors import UserError
 from metavib.core.shapes import UInt8
@@ -73,4 +72,6 @@ def remove_examples(directory: RunDirectory) -> ModelDescription:
 def _small(pixels: UInt8[Tensor, "images channels height width"]) -> Tensor:
     if max(pixels.shape[2:]) <= SIDE:
         return pixels
+    from torchvision.transforms.v2.functional import resize
+
     return resize(pixels, [SIDE, SIDE], antialias=True)

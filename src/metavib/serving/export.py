@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from metavib import __version__
 from metavib.algorithms.base import Algorithm
 from metavib.core import atomic
-from metavib.core.errors import UserError, require_known
+from metavib.core.errors import UserError, require_installed, require_known
 from metavib.data.decoding.pixel_range import OLDER
 from metavib.data.transforms import GREY_WEIGHTS
 from metavib.models.directory import ModelDescription, load_model, preprocessing_of
@@ -302,12 +302,9 @@ def _onnx_file(variant: Variant, facts: dict[str, Any]) -> tuple[bytes, Caller]:
 
 def _libraries() -> Any:
     """onnxruntime, once all that takes part in an export is there."""
-    try:
-        for name in ("onnx", "onnxscript"):
-            importlib.import_module(name)
-        return importlib.import_module("onnxruntime")
-    except ModuleNotFoundError as error:
-        raise UserError(f"ONNX takes {error.name}: pip install 'metavib[export]'.") from error
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        require_installed(name, f"ONNX needs {name}", extra="export")
+    return importlib.import_module("onnxruntime")
 
 
 @torch.no_grad()

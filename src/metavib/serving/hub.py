@@ -36,7 +36,7 @@ def pushed(folder: Path, repo: str, *, private: bool, token: str | None) -> str:
 
 
 def _hub(wish: str) -> ModuleType:
-    require_installed("huggingface_hub", f"{wish} takes huggingface_hub: pip install 'metavib[hub]'.")
+    require_installed("huggingface_hub", f"{wish} needs huggingface_hub", extra="hub")
     import huggingface_hub
 
     return huggingface_hub

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 
+from metavib.core.errors import installing
 from metavib.data.sources.catalog import default_data_root
 from metavib.nn.networks import network_named
 from metavib.nn.timm_network import PREFIX
@@ -41,7 +42,7 @@ class AtHand(NamedTuple):
 
     def in_words(self) -> str:
         """The line that a run begins with."""
-        more = " (pip install 'metavib[timm]' for those of timm)" if self.timm_is_missing else ""
+        more = f" ({installing(extra='timm')} for those of timm)" if self.timm_is_missing else ""
         return (
             f"network: {self.name}, the best for this device whose weights are here, {self.weights}{more}. "
             "--backbone takes another."

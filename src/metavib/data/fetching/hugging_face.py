@@ -67,9 +67,7 @@ def fetch_from_hub(
         return Fetched(open_hugging_face(name, root), was_there=True)
     if place.exists():
         raise UserError(f"{place} is there, but no dataset of the hub: move it away, or choose --data.")
-    require_installed(
-        "pyarrow", "datasets of the Hugging Face hub need pyarrow; run: pip install 'metavib[hf]'"
-    )
+    require_installed("pyarrow", "datasets of the Hugging Face hub need pyarrow", extra="hf")
     work = root / ".fetch" / f"hf-{repository.owner}-{repository.name}"
     atomic.make_folder(root)
     lock = root / ".fetch" / f"{work.name}.lock"

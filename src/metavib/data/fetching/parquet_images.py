@@ -76,9 +76,7 @@ def write_images(
     parts: Sequence[Part], folder: Path, wanted: Columns, told: Callable[[int], None] = lambda images: None
 ) -> Written:
     """Write every image into the folder, and a table beside them that says its label and domain."""
-    require_installed(
-        "pyarrow", "datasets of the Hugging Face hub need pyarrow; run: pip install 'metavib[hf]'"
-    )
+    require_installed("pyarrow", "datasets of the Hugging Face hub need pyarrow", extra="hf")
     lines: list[tuple[str, str, str, str]] = []
     unlabelled = 0
     columns = Columns()

@@ -25,9 +25,6 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
-from torchvision.datasets import MNIST
-from torchvision.transforms import InterpolationMode
-from torchvision.transforms.v2 import functional as transforms
 
 from metavib.core import untrusted
 from metavib.core.errors import UserError, require_installed, require_known
@@ -103,6 +100,9 @@ class RotatedDigits(Dataset):
         return turned
 
     def _turn(self, domain: str, size: int) -> DomainImages:
+        from torchvision.transforms import InterpolationMode
+        from torchvision.transforms.v2 import functional as transforms
+
         upright = torch.from_numpy(self._upright[self._members(domain)[0]])[:, None]
         turned = transforms.rotate(
             upright, self._direction * float(domain), interpolation=InterpolationMode.BILINEAR
@@ -139,6 +139,8 @@ def open_rotated_digits(root: Path | None = None, *, protocol: str | None = None
         return np.asarray(_scikit_digits().target, dtype=np.uint8)
 
     def images() -> UInt8[np.ndarray, "count 28 28"]:
+        from torchvision.transforms.v2 import functional as transforms
+
         # 8 x 8 becomes 20 x 20 in a frame of 28 x 28, like MNIST: a rotation cuts nothing off.
         small = torch.as_tensor(_scikit_digits().images)[:, None] * (255 / 16)
         framed = transforms.pad(transforms.resize(small, [20, 20]), [4])
@@ -169,7 +171,7 @@ def open_rotated_mnist(root: Path, *, protocol: str | None = None, seed: int) ->
 
 
 def _scikit_digits() -> Any:
-    require_installed("sklearn.datasets", "rotated-digits needs scikit-learn; run: pip install scikit-learn")
+    require_installed("sklearn.datasets", "rotated-digits needs scikit-learn", package="scikit-learn")
     from sklearn.datasets import load_digits
 
     return load_digits()
@@ -197,6 +199,8 @@ def _genuine_content(path: Path, name: str, changed: int) -> bytes:
 
 
 def _download(folder: Path, name: str) -> bytes:
+    from torchvision.datasets import MNIST
+
     for mirror in MNIST.mirrors:
         try:
             # The addresses are torchvision's, and the checksum decides what is believed.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from metavib.algorithms import ALGORITHMS
-from metavib.core.errors import UserError, unknown_name
+from metavib.core.errors import require_installed, unknown_name
 from metavib.core.standard_output import Output
 from metavib.data.fetching.publications import PUBLICATIONS
 from metavib.interfaces.cli.parsing import parsers
@@ -52,10 +52,9 @@ def print_script(shell: str) -> int:
     """Put the script for this shell on stdout."""
     if shell not in SHELLS:
         raise unknown_name("shell", shell, SHELLS)
-    try:
-        import shtab
-    except ModuleNotFoundError as error:
-        raise UserError("metavib completion needs shtab; run: pip install 'metavib[completion]'") from error
+    require_installed("shtab", "metavib completion needs shtab", extra="completion")
+    import shtab
+
     parser, commands = parsers()
     for name, command in commands.items():
         for action in command._actions:

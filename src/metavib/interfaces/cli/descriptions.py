@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from metavib.algorithms import ALGORITHMS, algorithm_named, title_of
-from metavib.core.errors import UserError, require_known, unknown_name
+from metavib.core.errors import UserError, installing, require_known, unknown_name
 from metavib.core.foreign_text import visible
 from metavib.core.json_record import read_json, require_format
 from metavib.core.settings import Scalar, Settings, describe, names_of
@@ -31,7 +31,7 @@ from metavib.training.recipes import PRESETS, Recipe, recipe_named
 from metavib.training.run_directory import RunDirectory
 
 OTHER_NETWORKS = {
-    "timm:NAME": "any network of timm, as timm:convnext_tiny (pip install 'metavib[timm]')",
+    "timm:NAME": f"any network of timm, as timm:convnext_tiny ({installing(extra='timm')})",
     "torchvision:NAME": "any classifier of torchvision, as torchvision:efficientnet_b0",
     "MODULE:FUNCTION": "a network of your own: a function that returns a torch.nn.Module",
 }

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from metavib.core.errors import UserError, unknown_name
+from metavib.core.errors import require_installed, unknown_name
 from metavib.interfaces.tracking.mlflow import MLflowWriter
 from metavib.interfaces.tracking.tensorboard import TensorBoardWriter
 from metavib.interfaces.tracking.wandb import WandbWriter, require_key
@@ -33,10 +32,7 @@ def trackers_named(given: Sequence[str]) -> list[str]:
     for name in names:
         if name not in TRACKERS:
             raise unknown_name("tracker", name, TRACKERS)
-        try:
-            importlib.import_module(TRACKERS[name].module)
-        except ImportError as error:
-            raise UserError(f"--log {name} needs {name}; run: pip install 'metavib[{name}]'") from error
+        require_installed(TRACKERS[name].module, f"--log {name} needs {name}", extra=name)
     if "wandb" in names:
         require_key()
     return list(dict.fromkeys(names))

@@ -194,7 +194,7 @@ def significance(one: MeasuredRow, other: MeasuredRow) -> float | None:
     mine, theirs = ([own.values[key] for key in pairs] for own in (one, other))
     if len(pairs) < 3 or len({a - b for a, b in zip(mine, theirs, strict=True)}) == 1:
         return None
-    require_installed("scipy", "the significance needs scipy; run: pip install scipy")
+    require_installed("scipy", "the significance needs scipy", package="scipy")
     from scipy import stats
 
     return float(stats.ttest_rel(mine, theirs).pvalue)

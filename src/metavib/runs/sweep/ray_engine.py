@@ -219,7 +219,7 @@ def _imported(*, starts: bool) -> Any:
         if "RAY_AUTH_MODE" not in os.environ:
             os.environ["RAY_AUTH_MODE"] = "token"
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    require_installed("ray", "--engine ray needs Ray; run: pip install 'metavib[ray]'")
+    require_installed("ray", "--engine ray needs Ray", extra="ray")
     import ray
 
     return ray

@@ -108,7 +108,7 @@ class Study(Search):
 
 def open_journal(path: Path) -> Any:
     """The storage of all studies of a sweep, which has its folder to itself."""
-    require_installed("optuna", "search: bayesian needs Optuna; run: pip install 'metavib[sweep]'")
+    require_installed("optuna", "search: bayesian needs Optuna", extra="sweep")
     import optuna
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend

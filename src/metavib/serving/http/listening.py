@@ -50,7 +50,7 @@ def address_of(listener: socket.socket) -> str:
 
 def settings(app: Guard, limits: Limits) -> Any:
     """How uvicorn is to serve the application."""
-    require_installed("uvicorn", "the server needs uvicorn; run: pip install 'metavib[serve]'")
+    require_installed("uvicorn", "the server needs uvicorn", extra="serve")
     import uvicorn
 
     return uvicorn.Config(

@@ -71,7 +71,7 @@ class Fixed:
 
 def build_app(service: Service, access: Access) -> Guard:
     """The routes of a service, behind its guard."""
-    require_installed("fastapi", "the server needs FastAPI; run: pip install 'metavib[serve]'")
+    require_installed("fastapi", "the server needs FastAPI", extra="serve")
     from fastapi import FastAPI, Query, Request, Response
     from fastapi.exceptions import RequestValidationError
     from starlette.exceptions import HTTPException

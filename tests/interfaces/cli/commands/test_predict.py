@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import subprocess
+import sys
 from threading import Thread
 
 import pytest
@@ -47,6 +48,20 @@ def bad(tmp_path):
     path = tmp_path / "bad.png"
     path.write_bytes(b"no image")
     return path
+
+
+def test_a_digit_is_answered_without_torchvision_and_torch_s_compiler(finished, images):
+    code = (
+        "import sys\n"
+        "from metavib.interfaces.cli.main import main\n"
+        "status = main(sys.argv[1:])\n"
+        "heavy = {'torchvision', 'torch._dynamo', 'sympy', 'sklearn', 'scipy', 'matplotlib'} & set(sys.modules)\n"
+        "sys.exit(f'imported: {heavy}' if heavy else status)\n"
+    )
+    command = [sys.executable, "-c", code, "predict", str(finished.run), str(images[0])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    assert images[0].name in done.stdout
 
 
 def test_the_table_has_a_line_for_each_file(metavib, finished, images):
