@@ -2,7 +2,7 @@
 
     python experiments/front_door.py results/front-door.json
 
-The last commit is cloned into an empty folder. The commands of the README run there one after another, without pip's
+The last commit is cloned into an empty folder, and the commands of the README run there in turn, without pip's
 cache. Two more calls say how long the installed command takes for one digit, and for its help. The machine should
 have nothing else to do: the record keeps its load.
 """

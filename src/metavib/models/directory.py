@@ -271,7 +271,7 @@ def _described(folder: Path, places: tuple[Path, ...]) -> tuple[ModelDescription
 
 
 class _Undrawn(TorchFunctionMode):
-    """Layers draw no first weights: the meta device keeps no values, and torch loads its compiler to draw there."""
+    """Layers draw no first weights: a meta device keeps none, and torch loads its compiler to draw there."""
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
