@@ -124,12 +124,6 @@ def test_every_algorithm_has_a_page_with_its_command(algorithm: str) -> None:
     assert f"--algorithm {algorithm}" in page
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_between_documents_lead_somewhere(page: Path) -> None:
-    for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        assert "://" in link or (page.parent / link).exists(), link
-
-
 def commands_in(text: str) -> list[list[str]]:
     """The words of each `metavib ...` in the code blocks of a page, without a prompt, a comment or a pipe."""
     blocks = re.findall(r"^```\w*\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)

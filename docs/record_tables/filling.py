@@ -14,6 +14,7 @@ from record_tables import (
     accuracy,
     domainbed,
     faults,
+    fields,
     figures,
     front_door,
     growth,
@@ -32,6 +33,7 @@ TABLES: dict[str, Callable[[], str]] = (
     | figures.TABLES
     | front_door.TABLES
     | faults.TABLES
+    | fields.TABLES
     | prediction.TABLES
     | domainbed.TABLES
     | uncertainty.TABLES

@@ -35,7 +35,7 @@ def test_the_extras_that_messages_name_are_those_of_the_project() -> None:
 
 
 def test_pages_install_the_wheel_and_extras_in_the_same_two_forms() -> None:
-    wheel = r"\./metavib-[\d.]+-py3-none-any\.whl"
+    wheel = r"'?\./metavib-[\d.]+-py3-none-any\.whl\b"
     for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         for given in re.findall(r"pip install (?:--\S+ \S+ )*([^\n`#]*metavib[^\n`#]*)", path.read_text()):
             extras = re.fullmatch(r"'metavib\[([\w,]+)\]'", given.strip())
