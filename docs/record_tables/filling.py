@@ -16,7 +16,6 @@ from record_tables import (
     faults,
     fields,
     figures,
-    front_door,
     growth,
     prediction,
     rounds,
@@ -31,7 +30,6 @@ TABLES: dict[str, Callable[[], str]] = (
     | speed.TABLES
     | growth.TABLES
     | figures.TABLES
-    | front_door.TABLES
     | faults.TABLES
     | fields.TABLES
     | prediction.TABLES
