@@ -3,8 +3,9 @@
     python experiments/attack.py --out results/attacks.json
 
 Each attack has a server of its own (`metavib serve`, a small model of digits) and runs beside a client that sends
-one PNG after the other; hostile models are given to a command. `--source` takes another checkout, `--as before`
-puts what was found in the record's other column. What the record has of other attacks stays.
+one PNG after the other; hostile models are given to a command. `--source` takes another checkout, which trains the
+model too; `--as before` puts what was found in the record's other column. What the record has of other attacks
+stays.
 `tests/test_attack_suite.py` is the short form; the exit status is 1 where a promise was not kept.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -27,7 +29,6 @@ from attacks.server import ROOT, small_model
 from attacks.trial import try_one
 
 ALL = (*ATTACKS, *FILES)
-COMMAND = "python experiments/attack.py --out results/attacks.json"
 
 
 def main() -> int:
@@ -43,14 +44,18 @@ def main() -> int:
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(ALL):
         parser.error(f"there is no attack {', '.join(sorted(unknown))}; there are {', '.join(ALL)}")
-    record = {"command": COMMAND, "before": {}, "after": {}}
+    record: dict[str, Any] = {"command": command_of(arguments), "before": {}, "after": {}}
     if arguments.out and arguments.out.exists():
         record |= json.loads(arguments.out.read_text())
+    command = command_of(arguments)
+    if not arguments.names and arguments.column == "after":
+        record["command"] = command
     held = True
     with tempfile.TemporaryDirectory(prefix="metavib-attacks-") as folder:
-        model = small_model(Path(folder))
+        model = small_model(Path(folder), arguments.source)
         for name in arguments.names or ALL:
             found = tried(name, model, arguments) | {
+                "command": command,
                 "cores": os.cpu_count(),
                 "load_average": os.getloadavg()[0],
                 "revision": git_revision(arguments.source),
@@ -63,6 +68,21 @@ def main() -> int:
 
                 atomic.write_text(arguments.out, json.dumps(record, indent=2) + "\n")
     return 0 if held else 1
+
+
+def command_of(arguments: argparse.Namespace) -> str:
+    """What has to be typed to make these rows again; another checkout is called OLD."""
+    words = ["python experiments/attack.py", *map(shlex.quote, arguments.names)]
+    words.append(f"--seconds {arguments.seconds:g}")
+    if arguments.share != 1:
+        words.append(f"--share {arguments.share:g}")
+    if arguments.source != ROOT:
+        words.append("--source OLD")
+    if arguments.column != "after":
+        words.append(f"--as {arguments.column}")
+    if arguments.no_stop:
+        words.append("--no-stop")
+    return " ".join([*words, "--out results/attacks.json"])
 
 
 def tried(name: str, model: Path, arguments: argparse.Namespace) -> dict[str, Any]:

@@ -18,8 +18,9 @@ from attacks.catalog import ATTACKS
 from attacks.hostile_models import FILES, try_files
 from attacks.place import Place
 from attacks.polite import Asked
-from attacks.server import ROOT
-from attacks.trial import MEMORY, Trial, try_one
+from attacks.server import ROOT, served
+from attacks.stopping import InFlight, Stop
+from attacks.trial import MEMORY, Trial, stop_under, try_one
 
 pytestmark = pytest.mark.chaos
 
@@ -36,7 +37,27 @@ def test_beside_an_attack_others_are_answered_and_the_memory_is_bounded(name: st
     assert found.asked
     assert found.errors == 0
     assert found.memory_peak <= MEMORY * found.memory_at_rest
+    assert any(found.seen.values())  # the attack has taken place
     assert found.holds, found.seen
+
+
+@pytest.mark.parametrize("name", ["greedy, forms", "greedy, most scans", "pipelining, read"])
+def test_a_stop_in_the_middle_of_an_attack_answers_what_was_in_flight(
+    name: str, finished: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(trial, "UNDER_WAY", 1.0)
+    with served(finished.run) as server:
+        found = stop_under(name, server, share=0.2)
+    assert found.status == 0
+    assert found.answered, found.in_flight
+
+
+def test_in_flight_is_what_was_sent_before_a_moment_and_ended_after_it() -> None:
+    clients = InFlight(port=1)
+    clients._asked = [(0.0, 1.0, "200"), (1.0, 3.0, "200"), (1.5, 9.0, "no answer"), (1.9, 2.1, "503")]
+    assert clients.at(2.0) == {"200": 1, "no answer": 1, "503": 1}
+    assert not Stop(1.0, 0, clients.at(2.0)).answered
+    assert Stop(1.0, 0, {"200": 14, "503": 2}).answered
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -54,7 +75,13 @@ def good(**changes: Any) -> Trial:
 def test_what_is_not_kept_is_noticed() -> None:
     assert good().held
     broken = [{"p99": 1.1}, {"p99": math.inf}, {"memory_peak": 151}, {"recovered": 11.0}]
-    for changes in [*broken, {"stopped": 31.0}, {"status": -9}, {"holds": False}]:
+    broken += [
+        {"stopped": 31.0},
+        {"status": -9},
+        {"holds": False},
+        {"in_flight": {"200": 15, "no answer": 1}},
+    ]
+    for changes in broken:
         assert not good(**changes).held
     assert good(p99=math.inf).record()["p99"] is None
 
@@ -81,13 +108,20 @@ def test_an_attack_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]
 
 
 def test_the_record_is_made_of_both_columns(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(attack, "small_model", lambda folder: folder)
+    trained: list[Path] = []
+    monkeypatch.setattr(attack, "small_model", lambda folder, source: trained.append(source) or folder)
     monkeypatch.setattr(attack, "try_one", lambda *arguments, **options: good())
     out = tmp_path / "attacks.json"
     for column in ("before", "after"):
-        monkeypatch.setattr("sys.argv", ["attack.py", "host names", "--as", column, "--out", str(out)])
+        source = ["--source", str(tmp_path)] if column == "before" else []
+        options = ["--as", column, "--seconds", "7", *source, "--out", str(out)]
+        monkeypatch.setattr("sys.argv", ["attack.py", "host names", *options])
         assert attack.main() == 0
     import json
 
     record = SimpleNamespace(**json.loads(out.read_text()))
     assert set(record.before) == set(record.after) == {"host names"}
+    assert trained == [tmp_path, ROOT]
+    begin = "python experiments/attack.py 'host names' --seconds 7"
+    assert record.before["host names"]["command"].startswith(f"{begin} --source OLD --as before")
+    assert record.after["host names"]["command"] == f"{begin} --out results/attacks.json"

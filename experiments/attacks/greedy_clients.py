@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import select
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from attacks.image_bombs import ALLOWED_SCANS, scans
 from attacks.place import Place, Seen, digit, form, photograph, post, send_some
@@ -46,17 +46,21 @@ def _again(place: Place, requests: Sequence[bytes], count: int) -> Seen:
 
     Each asks again as soon as it has its answer; whoever was ended begins anew.
     """
+    place = place.from_now()
     answers: dict[str, int] = {}
+    connections = 0
     poll = select.epoll()
     left: dict[int, tuple[socket.socket, memoryview]] = {}
-    turns = itertools.cycle(map(memoryview, requests))
+    turns: Iterator[memoryview] = itertools.cycle(map(memoryview, requests))
 
     def begin() -> None:
+        nonlocal connections
         with contextlib.suppress(OSError):
             link = place.connect(timeout=2.0)
             link.setblocking(False)
             left[link.fileno()] = (link, next(turns))
             poll.register(link, select.EPOLLIN | select.EPOLLOUT)
+            connections += 1
 
     for _ in range(count):
         begin()
@@ -85,4 +89,6 @@ def _again(place: Place, requests: Sequence[bytes], count: int) -> Seen:
             poll.modify(number, select.EPOLLIN | (select.EPOLLOUT if data else 0))
     for link, _ in left.values():
         link.close()
-    return {f"answers {status}": seen for status, seen in sorted(answers.items())}
+    return {"connections": connections} | {
+        f"answers {status}": seen for status, seen in sorted(answers.items())
+    }

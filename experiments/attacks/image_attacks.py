@@ -27,6 +27,7 @@ Upload = tuple[bytes, str]  # a body and its type
 def run(place: Place, make: Callable[[float], Sequence[Upload]]) -> Seen:
     """The uploads again and again until the time is over; the statuses of the answers, and the longest wait."""
     uploads = make(place.share)
+    place = place.from_now()
     seen: Counter[str] = Counter()
     lock = threading.Lock()
 

@@ -25,6 +25,10 @@ class Place:
         """Seconds until the end."""
         return max(0.0, self.began + self.seconds - time.monotonic())
 
+    def from_now(self) -> Place:
+        """The same, once what is to be sent has been made."""
+        return Place(self.port, self.seconds, self.share)
+
     def of(self, full: int) -> int:
         """So many of `full` as the share says, at least one."""
         return max(1, round(self.share * full))
@@ -54,7 +58,7 @@ class Attack:
 
     run: Callable[[Place], Seen]
     what: str  # a line for the table
-    holds: Callable[[Seen], bool] = lambda seen: True
+    holds: Callable[[Seen], bool] = lambda seen: any(seen.values())  # it has taken place
 
 
 def get(path: str, *headers: str) -> bytes:

@@ -21,11 +21,11 @@ def environment(source: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(source / "src")}
 
 
-def small_model(folder: Path) -> Path:
-    """A run directory with a model of rotated digits, trained for a moment."""
+def small_model(folder: Path, source: Path = ROOT) -> Path:
+    """A run directory with a model of rotated digits, trained for a moment by the code that will serve it."""
     run = folder / "run"
     command = [sys.executable, "-m", "metavib", "train", "rotated-digits", "--out", str(run), *TRAINING]
-    subprocess.run(command, check=True, capture_output=True, env=environment(ROOT))  # noqa: S603
+    subprocess.run(command, check=True, capture_output=True, env=environment(source))  # noqa: S603
     return run
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-import signal
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,13 @@ from attacks.catalog import ATTACKS
 from attacks.place import Place, Seen
 from attacks.polite import Asked, Polite
 from attacks.server import Served, served
+from attacks.stopping import ANSWERS, Stop, stopped
 
 REST = 3.0  # seconds of the polite client alone, before and for the memory at rest
 GRACE = 15.0  # seconds for the attacker's process to start, and to end after its time
 AFTERWARDS = 12.0  # seconds in which everything must have recovered
 STEADY = 3.0  # seconds in which all was well, after which it counts as recovered
+UNDER_WAY = 3.0  # seconds, after which an attack is under way
 STOP = 45.0  # seconds that a stop may take before the process is killed
 LATENCY, MEMORY, RECOVERY, STOPPED = 1.0, 1.5, 10.0, 30.0  # what is promised
 
@@ -44,6 +45,7 @@ class Trial:
     status: int  # of that end
     seen: Seen  # by the attacker
     holds: bool  # what must be true of that
+    in_flight: dict[str, int] = field(default_factory=dict)  # polite requests at SIGTERM, by their status
 
     @property
     def held(self) -> bool:
@@ -54,6 +56,7 @@ class Trial:
             and self.recovered <= RECOVERY
             and (self.stopped is None or self.stopped <= STOPPED)
             and self.status == 0
+            and set(self.in_flight) <= ANSWERS
             and self.holds
         )
 
@@ -86,7 +89,7 @@ def try_one(
             max(slow, default=ended) - ended, memory.back_at(MEMORY * at_rest, ended) - ended, 0.0
         )
         times = times_of(asked)
-        stopped, status = stop_under(name, server, share) if stop else (None, 0)
+        end = stop_under(name, server, share) if stop else None
         return Trial(
             asked=len(asked),
             errors=sum(one.status != 200 for one in asked),
@@ -97,10 +100,11 @@ def try_one(
             memory_peak=peak,
             memory_after=memory.now,
             recovered=recovered,
-            stopped=stopped,
-            status=status,
+            stopped=end.seconds if end else None,
+            status=end.status if end else 0,
             seen=seen,
             holds=ATTACKS[name].holds(seen),
+            in_flight=end.in_flight if end else {},
         )
 
 
@@ -128,19 +132,13 @@ def attack(name: str, place: Place) -> Seen:
     return seen
 
 
-def stop_under(name: str, server: Served, share: float) -> tuple[float, int]:
-    """How long a stop takes in the middle of the attack, and its exit status."""
-    process, _ = _attacker(name, Place(server.port, STOP, share))
-    time.sleep(3)  # until the attack is under way
-    began = time.monotonic()
-    server.process.send_signal(signal.SIGTERM)
+def stop_under(name: str, server: Served, share: float) -> Stop:
+    """What a stop comes to in the middle of the attack."""
+    process, _ = _attacker(name, Place(server.port, UNDER_WAY + STOP, share))
     try:
-        status = server.process.wait(STOP)
-    except Exception:
-        server.process.kill()
-        status = server.process.wait()
-    _end(process)
-    return time.monotonic() - began, status
+        return stopped(server, STOP, lambda: time.sleep(UNDER_WAY))
+    finally:
+        _end(process)
 
 
 class Memory:
