@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import sys
 from collections.abc import Iterator
@@ -43,8 +44,14 @@ class Import(NamedTuple):
     at_once: bool
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
 def imports_of(path: Path) -> list[Import]:
-    return list(_imports(ast.parse(path.read_text(encoding="utf-8")), at_once=True))
+    return list(_imports(tree_of(path), at_once=True))
 
 
 def _imports(node: ast.AST, *, at_once: bool) -> Iterator[Import]:
@@ -89,9 +96,10 @@ def test_imports_point_one_way(path: Path) -> None:
             assert unit not in APART.get(own, ()), f"{own} imports {module}"
 
 
+@functools.cache
 def exported_by(package: Path) -> set[str]:
     """The names in `__all__` of a package; none where it has no such list."""
-    for node in ast.parse((package / "__init__.py").read_text(encoding="utf-8")).body:
+    for node in tree_of(package / "__init__.py").body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return set(ast.literal_eval(node.value))
     return set()
@@ -99,7 +107,7 @@ def exported_by(package: Path) -> set[str]:
 
 def names_taken(path: Path) -> Iterator[list[str]]:
     """Each name that a file imports from the package, from its stage on."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("metavib."):
             for alias in node.names:
                 yield [*str(node.module).split(".")[1:], alias.name]
@@ -132,7 +140,7 @@ def test_what_a_package_exports_is_there(package: Path) -> None:
 def modules_needed(path: Path) -> set[str]:
     """All modules that a file imports, lazily too; `from package import module` is one of the module."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ImportFrom):
             found |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Import):
@@ -201,10 +209,11 @@ def test_the_command_line_starts_without_torch() -> None:
         assert at_once <= set(sys.stdlib_module_names) | {"metavib"}
 
 
+@functools.cache
 def modules_imported_by(path: Path) -> set[Path]:
     """The files of the package that a file imports, at once or later, by name."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             place = ROOT.parent / node.module.replace(".", "/")
             names = [place / alias.name for alias in node.names]
@@ -268,7 +277,7 @@ HARMLESS = {
 def opened_beside_the_door(path: Path) -> set[str]:
     """Calls in a file that read or open another one by its path, and not through `metavib.core.untrusted`."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if not isinstance(node, ast.Call):
             continue
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")

@@ -86,6 +86,7 @@ print(json.dumps([listed, [path for path in opened if path.endswith(".png")]]))
 """
 
 
+@pytest.mark.processes
 def test_by_the_audit_of_python_target_files_stay_closed(tmp_path: Path) -> None:
     for domain in ("one", "two", "target"):
         (tmp_path / "root" / domain / "cat").mkdir(parents=True)

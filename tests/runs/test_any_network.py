@@ -50,7 +50,9 @@ def what_counts(run: Path) -> tuple[bytes, bytes]:
     return (run / "model" / "model.safetensors").read_bytes(), (run / "metrics.jsonl").read_bytes()
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name", [NETWORKS[0], *(pytest.param(name, marks=pytest.mark.whole) for name in NETWORKS[1:])]
+)
 def test_going_on_equals_never_stopping_and_the_model_answers_again(
     name: str, metavib: Any, interrupted: Any, with_network: Any, tmp_path: Path, folder: Path
 ) -> None:

@@ -21,7 +21,8 @@ TINY = {"steps": 2, "images_per_domain": 4, "repeats": 1, "validations": 1, "lat
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.stem)
 def test_every_cell_of_a_plan_is_an_experiment_of_its_own(plan: Path) -> None:
-    for one in json.loads(plan.read_text()):
+    for whole in json.loads(plan.read_text()):
+        one = whole | {"seeds": whole["seeds"][:2]}
         cells = list(cells_of(one))
         assert len(cells) == len(one["seeds"]) * len(one["tasks"]) * len(one["variants"])
         assert len({experiment.identity() for _, experiment in cells}) == len(cells)

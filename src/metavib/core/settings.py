@@ -53,7 +53,7 @@ class Settings:
     VERSION: ClassVar[int] = 1  # of what the settings mean
 
     def __post_init__(self) -> None:
-        types = typing.get_type_hints(type(self))
+        types = _types_of(type(self))
         for field in dataclasses.fields(self):
             value = _checked(field, types[field.name], getattr(self, field.name))
             object.__setattr__(self, field.name, value)
@@ -73,7 +73,7 @@ class Description(typing.NamedTuple):
 
 def describe(settings: Settings) -> list[Description]:
     """Name, value, limits and meaning of each setting, in the order of their declaration."""
-    types = typing.get_type_hints(type(settings))
+    types = _types_of(type(settings))
     return [
         Description(
             field.name,
@@ -93,7 +93,7 @@ def names_of(kind: type[Settings]) -> tuple[str, ...]:
 def changed(settings: AnySettings, values: Mapping[str, Any], where: str) -> AnySettings:
     """The settings with some replaced; a name that they do not have is an error that suggests the nearest."""
     fields = {field.name: field for field in dataclasses.fields(settings)}
-    types = typing.get_type_hints(type(settings))
+    types = _types_of(type(settings))
     for name in values:
         require_known(f"{where} setting", name, fields)
     checked = {name: _checked(fields[name], types[name], value) for name, value in values.items()}
@@ -116,6 +116,17 @@ def from_record(kind: type[AnySettings], values: Mapping[str, Any], where: str) 
     if unknown := [str(name) for name in values if name not in names_of(kind)]:
         raise made_by_newer(where, f"the setting {unknown[0]!r:.50}")
     return kind(**absent_values(kind) | dict(values))
+
+
+_TYPES: dict[
+    type, dict[str, Any]
+] = {}  # by class: every new object asks for them, and finding them takes long
+
+
+def _types_of(kind: type[Settings]) -> dict[str, Any]:
+    if kind not in _TYPES:
+        _TYPES[kind] = typing.get_type_hints(kind)
+    return _TYPES[kind]
 
 
 def _checked(field: dataclasses.Field[Any], wanted: type, value: Any) -> Scalar:

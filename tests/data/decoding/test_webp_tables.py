@@ -93,6 +93,8 @@ def test_what_the_usual_encoder_makes_is_within_bounds(method, quality):
     import sklearn.datasets
 
     photograph = Image.open(Path(sklearn.datasets.__file__).parent / "images" / "china.jpg")
+    if (method, quality) == (6, 100):  # the encoder's slowest way
+        photograph = photograph.reduce(4)
     few = photograph.quantize(7).convert("RGB")
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (90, 70, 4), dtype=np.uint8))
     for image in (photograph, few, noise, Image.new("RGB", (300, 200))):

@@ -10,13 +10,22 @@ from metavib.data.sources.domain_net import open_domain_net
 from metavib.data.splits import split_domains
 
 
-@pytest.fixture
-def root(tmp_path):
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory):
+    """The images, and the lists by name."""
+    folder = tmp_path_factory.mktemp("domain-net")
     archives, lists = made.domain_net()
     for files in archives.values():
-        made.write(files, tmp_path / "domain-net")
-    made.write({name: text.encode() for name, text in lists.items()}, tmp_path / "domain-net" / "splits")
-    return tmp_path
+        made.write(files, folder / "domain-net")
+    return folder, {name: text.encode() for name, text in lists.items()}
+
+
+@pytest.fixture
+def root(made_once):
+    """The dataset, whose lists may be changed."""
+    folder, lists = made_once
+    made.write(lists, folder / "domain-net" / "splits")
+    return folder
 
 
 def test_lists_say_what_trains_and_what_is_tested(root):

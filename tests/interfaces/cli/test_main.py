@@ -150,7 +150,9 @@ def test_ctrl_c_outside_training_is_one_line_and_status_130(metavib, monkeypatch
     assert metavib("describe") == (130, "", "metavib: stopped.\n")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["describe", "--json"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], pytest.param(["describe", "--json"], marks=pytest.mark.processes)]
+)
 def test_a_reader_that_has_gone_is_no_error(program, arguments):
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     reader, writer = os.pipe()
@@ -162,16 +164,3 @@ def test_a_reader_that_has_gone_is_no_error(program, arguments):
     assert done.returncode == 0
     assert "Error" not in done.stderr
     assert "Exception" not in done.stderr
-
-
-def test_the_core_trains_without_the_optional_packages(training, tmp_path):
-    code = (
-        "import runpy, sys\n"
-        "for name in ('rich', 'ruamel', 'ruamel.yaml', 'sklearn', 'jaxtyping', 'beartype'):\n"
-        "    sys.modules[name] = None  # importing it now fails\n"
-        "runpy.run_module('metavib', run_name='__main__')\n"
-    )
-    command = [sys.executable, "-c", code, *training()]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "run" / "results.json").exists()

@@ -32,7 +32,8 @@ def assert_same(run):
         assert [(event.step, event.value) for event in found.Scalars(name)] == expected
 
 
-def test_event_files_hold_the_log_the_results_and_figures(metavib, training, tmp_path):
+def test_event_files_hold_the_log_the_results_and_figures(metavib, training, tmp_path, monkeypatch):
+    monkeypatch.setattr(following, "FIGURES", ("confusion",))
     status, _, err = metavib(*training("--log", "tensorboard"))
     assert status == 0, err
     run = tmp_path / "run"
