@@ -16,6 +16,7 @@ from record_tables import (
     faults,
     fields,
     figures,
+    front_door,
     growth,
     prediction,
     rounds,
@@ -30,6 +31,7 @@ TABLES: dict[str, Callable[[], str]] = (
     | speed.TABLES
     | growth.TABLES
     | figures.TABLES
+    | front_door.TABLES
     | faults.TABLES
     | fields.TABLES
     | prediction.TABLES
