@@ -52,7 +52,8 @@ def pixels(path, wanted):
         if upright.has_transparency_data:
             layer = upright.convert("RGBA")
             upright = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
-        squashed = upright.convert("RGB").resize((wanted["size"],) * 2, Image.Resampling.BILINEAR)
+        how = Image.Resampling[wanted.get("interpolation", "bilinear").upper()]
+        squashed = upright.convert("RGB").resize((wanted["size"],) * 2, how)
     values = np.asarray(squashed).transpose(2, 0, 1)
     if wanted["channels"] == 1:
         grey = np.tensordot(np.float32(wanted["grey_weights"]), values, axes=1)

@@ -121,10 +121,24 @@ def test_the_memory_of_every_algorithm_is_that_of_its_passes_through_the_network
         (3601.0, "cpu", {"algorithm": "jigen"}, False),
     ],
 )
-def test_freezing_is_proposed_for_long_runs_on_a_cpu(cell, seconds, device, changes, advised):
+def test_freezing_is_proposed_for_long_runs_on_a_cpu(cell, seconds, device, changes, advised, monkeypatch):
+    monkeypatch.setattr(capacity, "free_memory", lambda device: 8 << 30)
     experiment = dataclasses.replace(cell(**changes).experiment, weights="imagenet")
     text = advice_on(Estimate(1, 0, seconds, 1.0), [experiment], torch.device(device))
     assert (text is not None) == advised
     assert text is None or "--freeze keeps the network as it is" in text
     scratch = dataclasses.replace(experiment, weights="none")
     assert advice_on(Estimate(1, 0, seconds, 1.0), [scratch], torch.device(device)) is None
+
+
+@pytest.mark.parametrize(("device", "free", "kept"), [("cpu", 5, 3), ("cuda", 8, 3)])
+def test_a_run_that_may_not_fit_is_told_what_takes_less(cell, device, free, kept, monkeypatch):
+    monkeypatch.setattr(capacity, "free_memory", lambda device: free << 30)
+    monkeypatch.setattr(capacity, "taken", lambda: kept << 30)  # of a CPU, what the estimate has in it
+    experiment = dataclasses.replace(cell(images_per_domain=40).experiment, weights="imagenet")
+    text = advice_on(Estimate(1, 0, 9.0, 16.0), [experiment], torch.device(device))
+    assert text.startswith(
+        "warning: 8.0 GB are free, which may be too few. --set images_per_domain=20 (now 40)"
+    )
+    assert ("--freeze" in text) == (device == "cpu")
+    assert advice_on(Estimate(1, 0, 9.0, 7.9), [experiment], torch.device(device)) is None

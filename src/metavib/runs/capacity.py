@@ -203,10 +203,18 @@ def estimate_of(opened: Opened) -> Estimate:
 
 
 def advice_on(plan: Estimate, experiments: Sequence[Experiment], device: torch.device) -> str | None:
-    """What to do about runs that take long on a CPU, where something can be done."""
-    if device.type != "cpu" or plan.seconds is None or plan.seconds <= LONG:
-        return None
-    if not any(can_be_frozen(experiment) for experiment in experiments):
+    """What to do about runs that may not fit, or that take long on a CPU, where something can be done."""
+    freezable = device.type == "cpu" and any(can_be_frozen(experiment) for experiment in experiments)
+    room = (free_memory(device) + (taken() if device.type == "cpu" else 0)) / 2**30
+    if plan.gigabytes is not None and plan.gigabytes > room:
+        images = experiments[0].training.images_per_domain
+        fewer = max(2, int(images * room / plan.gigabytes))
+        return (
+            f"warning: {room:.1f} GB are free, which may be too few. --set images_per_domain={fewer} (now "
+            f"{images}) takes less"
+            + (", and --freeze, which keeps the network as it is, far less." if freezable else ".")
+        )
+    if not freezable or plan.seconds is None or plan.seconds <= LONG:
         return None
     return (
         "That is long on a CPU. --freeze keeps the network as it is and trains what lies on its features, in "
@@ -226,10 +234,11 @@ def _steps_made(run: Run) -> int:
 
 def _memory_in_all(stack: Sequence[Run]) -> int:
     """What training takes, and on a CPU what the process has taken already, the images too."""
+    before = taken()  # a process keeps what its losses gave back
     training = len(stack) * memory_of(stack[0])
     store = stack[0].sources.train.store
     if store.device.type == "cpu":
-        return training + taken()
+        return training + before
     return training + (store.nbytes if store.resident else 0)
 
 

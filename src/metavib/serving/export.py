@@ -209,6 +209,7 @@ def export_facts(
             "channels": channels,
             "colour": "RGB" if channels == 3 else "grey",
             "grey_weights": None if channels == 3 else list(GREY_WEIGHTS),
+            "interpolation": algorithm.backbone.interpolation,
             "resize": f"squashed to the size, {algorithm.backbone.interpolation} with antialiasing",
             "transparent": "over white",
             "pixel_range": _pixel_range(description),
