@@ -15,10 +15,13 @@ def test_what_comes_is_held(size, step):
     for at in range(0, size, step):
         held.add(content[at : at + step])
     assert len(held) == size
-    assert held.content() == content
-    whole = held.handed_over()
-    assert whole[:] == content
-    assert size <= BLOCK or (len(held) == 0 and held.content() == b"")
+    for look in (False, True):
+        if look:
+            held.add(content)
+            assert held.content() == content
+        whole = held.handed_over()
+        assert whole[:] == content
+        assert (len(held), held.content()) == (0, b"")
 
 
 def test_a_few_bytes_are_not_copied():
@@ -58,6 +61,22 @@ def test_what_is_closed_holds_nothing_and_still_says_how_much_came(size):
     assert not any(block() for block in blocks)
     assert (held.content(), held.handed_over(), len(held)) == (b"", b"", size)
     held.close()
+
+
+@pytest.mark.parametrize("size", [5, BLOCK, 3 * BLOCK + 7])
+def test_what_is_looked_at_again_is_joined_once_and_its_blocks_are_gone(size):
+    held = Held()
+    for at in range(0, size, 1000):
+        held.add(b"x" * min(1000, size - at))
+    blocks = [weakref.ref(block) for block in held._blocks]
+    whole = held.content()
+    assert whole == b"x" * size
+    assert held.content() is whole
+    assert not any(block() for block in blocks)
+    held.add(b"more")
+    assert held.content() == whole + b"more"
+    held.close()
+    assert held.content() == b""
 
 
 def test_who_reads_while_it_is_closed_has_all_of_it():

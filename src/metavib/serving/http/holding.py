@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import threading
 
 BLOCK = 262_144  # bytes
 
@@ -18,6 +19,7 @@ class Held:
         self._pieces: list[bytes] = []
         self._blocks: list[mmap.mmap] = []
         self._size = 0
+        self._changing = threading.Lock()
 
     def __len__(self) -> int:
         return self._size
@@ -36,16 +38,23 @@ class Held:
             self._write(memoryview(piece))
 
     def content(self) -> bytes:
-        """All that came, in one."""
+        """All that came, in one. It is joined once, and the blocks go: several threads may look at it."""
         blocks, pieces = self._blocks, self._pieces  # another thread may close this meanwhile
-        if blocks:
-            return b"".join(_filled(blocks, self._size))
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if not blocks and len(pieces) <= 1:
+            return pieces[0] if pieces else b""
+        whole = b"".join(_filled(blocks, self._size) if blocks else pieces)
+        with self._changing:
+            if self._blocks is blocks and self._pieces is pieces:
+                self._blocks, self._pieces = [], [whole]
+        return whole
 
     def handed_over(self) -> bytes | mmap.mmap:
         """All that came, in one, and nothing is held then. Blocks go as they are copied: there are never two."""
         if not self._blocks:
-            return self.content()
+            joined = self.content()
+            if self._pieces:
+                self._pieces, self._size = [], 0
+            return joined
         whole, blocks, size = mmap.mmap(-1, self._size), self._blocks, self._size
         self._blocks, self._size = [], 0
         for block in blocks:
@@ -59,7 +68,8 @@ class Held:
 
         Whoever is reading the blocks at this moment keeps them until it has read them.
         """
-        self._pieces, self._blocks = [], []
+        with self._changing:
+            self._pieces, self._blocks = [], []
 
     def _write(self, data: memoryview) -> None:
         while data:

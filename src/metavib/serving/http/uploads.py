@@ -70,7 +70,7 @@ class Upload:
 
     @property
     def content(self) -> bytes:
-        """The bytes in one; where they are many, a copy for each who asks."""
+        """The bytes in one."""
         source = self.source  # another thread may close this meanwhile
         return source if isinstance(source, bytes) else source.content()
 
