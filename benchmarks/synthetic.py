@@ -20,7 +20,7 @@ from metavib.models.directory import preprocessing_of
 from metavib.nn.backbone import PIXELS, Backbone
 from metavib.nn.backbones import BACKBONES
 from metavib.training.experiment import experiment_from
-from metavib.training.first_network import prepared_algorithm
+from metavib.training.first_network import initial_algorithm
 from metavib.training.optimizer import Training
 from metavib.training.step import Trainee
 
@@ -94,7 +94,7 @@ def run_on(dataset: Dataset, algorithm: str, device: torch.device, **settings: A
     started = time.perf_counter()
     split = split_domains(dataset, experiment.target, seed=0, validation_share=0.1)
     divided = time.perf_counter() - started
-    built = prepared_algorithm(experiment, len(split.classes), len(split.train), device)
+    built = initial_algorithm(experiment, len(split.classes), len(split.train), device)
     started = time.perf_counter()
     sources = open_sources(dataset, split, preprocessing_of(built.backbone), device, skip_bad=False)
     assert sources.train.store.resident

@@ -13,7 +13,7 @@ from metavib.data.sources.catalog import open_dataset
 from metavib.data.splits import split_domains
 from metavib.models.directory import preprocessing_of
 from metavib.training.experiment import experiment_from
-from metavib.training.first_network import prepared_algorithm
+from metavib.training.first_network import initial_algorithm
 from metavib.training.step import Trainee
 
 ANGLES = ("0", "15", "30", "45", "60", "75")
@@ -85,6 +85,6 @@ def trainee(
     experiment = experiment_from(values, assignments)
     split = split_domains(dataset, experiment.target, seed=experiment.seed, validation_share=0.1)
     classes, domains = len(split.classes), len(split.train)
-    algorithm = prepared_algorithm(experiment, classes, domains, device)
+    algorithm = initial_algorithm(experiment, classes, domains, device)
     sources = open_sources(dataset, split, preprocessing_of(algorithm.backbone), device, skip_bad=False)
     return Trainee(experiment, algorithm, sources)

@@ -27,7 +27,7 @@ from metavib.data.opening import LabelledRows, Sources, open_sources, open_targe
 from metavib.models.directory import preprocessing_of
 from metavib.models.measuring import embed, measure_at_mean
 from metavib.training.experiment import experiment_from
-from metavib.training.first_network import prepared_algorithm
+from metavib.training.first_network import initial_algorithm
 from metavib.training.step import Program, Trainee
 
 Settings = Mapping[str, Any]
@@ -71,7 +71,7 @@ class Bench:
         dataset = self.datasets[task.seed]
         split = experiment.split_of(dataset)
         assert task.hidden not in split.train
-        network = prepared_algorithm(experiment, len(split.classes), len(split.train), self.device)
+        network = initial_algorithm(experiment, len(split.classes), len(split.train), self.device)
         if task not in self.opened:
             ready = preprocessing_of(network.backbone)
             sources = open_sources(dataset, split, ready, self.device, skip_bad=False)

@@ -30,7 +30,7 @@ from metavib.data.splits import split_domains
 from metavib.models.directory import preprocessing_of
 from metavib.models.measuring import embed, measure_at_mean
 from metavib.training.experiment import experiment_from
-from metavib.training.first_network import prepared_algorithm
+from metavib.training.first_network import initial_algorithm
 from metavib.training.step import Program, Trainee
 
 AVERAGED = ", mean weights of the second half"
@@ -92,7 +92,7 @@ def cell(
     values = {"dataset": "rotated-mnist", "target": left_out, "algorithm": algorithm_name, "seed": seed}
     experiment = experiment_from(values, settings)
     split = split_domains(dataset, left_out, seed=seed, validation_share=0.1)
-    algorithm: Any = prepared_algorithm(experiment, len(split.classes), len(split.train), device)
+    algorithm: Any = initial_algorithm(experiment, len(split.classes), len(split.train), device)
     torch.manual_seed(seed)
     if variant.get("backbone") == "torch":
         begin_as_torch_does(algorithm.backbone)

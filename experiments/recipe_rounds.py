@@ -42,7 +42,7 @@ from metavib.data.sources.catalog import NAMES, default_data_root
 from metavib.models.results import Results
 from metavib.nn.backbones import BACKBONES
 from metavib.runs.cells import Cell
-from metavib.runs.grid import Done, GridObserver, run_grid
+from metavib.runs.grid import CellResult, GridObserver, run_grid
 from metavib.runs.one_run import ExecutionContext
 from metavib.training.experiment import Experiment, experiment_from, shared_out
 from metavib.training.loop import TrainingProgress
@@ -134,7 +134,7 @@ class Keeper(GridObserver):
     def running(self, cells: Sequence[Cell], progress: TrainingProgress) -> None:
         self.together = len(cells)
 
-    def finished(self, done: Done) -> None:
+    def finished(self, done: CellResult) -> None:
         named = self.named[done.cell.out]
         cell = named | {"experiment": done.cell.experiment.identity()}
         if done.results is None:

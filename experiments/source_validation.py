@@ -27,7 +27,7 @@ from metavib.data.opening import Sources, open_sources
 from metavib.models.directory import preprocessing_of
 from metavib.models.measuring import embed, measure_at_mean
 from metavib.training.experiment import experiment_from
-from metavib.training.first_network import prepared_algorithm
+from metavib.training.first_network import initial_algorithm
 from metavib.training.optimizer import Training
 from metavib.training.step import Program, Trainee
 
@@ -65,7 +65,7 @@ class Bench:
             self.datasets[seed] = experiment.dataset_in(None)
         dataset = self.datasets[seed]
         split = experiment.split_of(dataset)
-        algorithm: Any = prepared_algorithm(experiment, len(split.classes), len(split.train), self.device)
+        algorithm: Any = initial_algorithm(experiment, len(split.classes), len(split.train), self.device)
         if (target, seed) not in self.sources:
             self.sources[target, seed] = open_sources(
                 dataset, split, preprocessing_of(algorithm.backbone), self.device, skip_bad=False

@@ -213,7 +213,7 @@ def test_every_domain_is_meta_test_at_times(make: Callable[..., MetaVIB]) -> Non
     chosen = set()
     for number in range(20):
         algorithm.load_state_dict(algorithm.state_dict() | {"updates": torch.tensor(number)})
-        images, labels = algorithm._joined(batches)
+        images, labels = algorithm._concatenated(batches)
         assert torch.equal(images[:, 0, 0, 0], labels.float())
         assert sorted(labels.tolist()) == [0, 0, 1, 1, 2, 2]
         chosen.add(labels[-1].item())

@@ -11,7 +11,7 @@ from metavib.core.errors import UserError
 from metavib.runs import cross_validation
 from metavib.runs.cells import stack_key
 from metavib.runs.cross_validation import Question, choose, question
-from metavib.runs.grid import Done
+from metavib.runs.grid import CellResult
 from metavib.runs.one_run import ExecutionContext
 
 CPU = ExecutionContext(torch.device("cpu"))
@@ -41,8 +41,8 @@ def judged(monkeypatch):
         experiment = cell.experiment
         found = accuracies[experiment.training.learning_rate][SOURCES.index(experiment.target)]
         if found is None:
-            return Done(cell, None, f"{experiment.target} broke")
-        return Done(cell, results_like(unseen={"accuracy": {"mean": found}}), None)
+            return CellResult(cell, None, f"{experiment.target} broke")
+        return CellResult(cell, results_like(unseen={"accuracy": {"mean": found}}), None)
 
     def say(rate, *by_domain):
         accuracies[rate] = by_domain

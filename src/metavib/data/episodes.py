@@ -125,7 +125,7 @@ class EpisodeSampler:
         self.classes, self.source_domains = sources[0].classes, sources[0].domains
         self.domains = min(domains_per_episode, self.source_domains)
         self.images = images_per_domain
-        self.store, rows = _joined(sources)
+        self.store, rows = _in_one_store(sources)
         self.device = device = self.store.device
         where = self.where = device if self.store.resident else torch.device("cpu")  # the tables of a draw
         lengths = [len(source.rows) for source in sources]
@@ -243,7 +243,7 @@ def _shuffled(classes: int) -> Int[Tensor, "lists classes"]:
     return torch.stack([permutation(key_of("classes", number), classes) for number in range(SHUFFLED)])
 
 
-def _joined(sources: Sequence[Source]) -> tuple[ImageStore, Int[np.ndarray, "images"]]:
+def _in_one_store(sources: Sequence[Source]) -> tuple[ImageStore, Int[np.ndarray, "images"]]:
     """One store for all runs, and the rows in it of each run's training images, run after run."""
     if len(sources) == 1:
         return sources[0].store, sources[0].rows.cpu().numpy()

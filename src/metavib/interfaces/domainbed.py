@@ -131,7 +131,7 @@ class MetaVIB(nn.Module):
         self, minibatches: Sequence[tuple[Tensor, Tensor]], unlabeled: object = None
     ) -> dict[str, float]:
         """One step on a batch (x, y) of each training domain; unlabelled samples are not used."""
-        images, labels = self._joined(minibatches)
+        images, labels = self._concatenated(minibatches)
         meta_test = len(labels) // len(minibatches)
         if self.updates_so_far == 0:
             self.algorithm.begin_with(images)
@@ -179,7 +179,7 @@ class MetaVIB(nn.Module):
         """Logits, as `predict` gives them: DomainBed calls either."""
         return self.predict(x)
 
-    def _joined(self, minibatches: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    def _concatenated(self, minibatches: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         """All batches one after another, each cut to the smallest. The last is meta-test where one domain is.
 
         Which one that is follows from the seed. Where every domain is meta-test in turn, they stay in their order.

@@ -167,13 +167,13 @@ def _stated(found: Sequence[tuple[DomainCalibration, Promise]]) -> Stated:
     """What the models of a method state, taken together."""
     errors = [promise.error for _, promise in found if promise.error is not None]
     return Stated(
-        _joined([record.expected_accuracy for record, _ in found]),
-        _joined([promise.answered for _, promise in found]),
-        _joined(errors) if errors else None,
+        _range_over([record.expected_accuracy for record, _ in found]),
+        _range_over([promise.answered for _, promise in found]),
+        _range_over(errors) if errors else None,
     )
 
 
-def _joined(ranges: Sequence[Range]) -> Range:
+def _range_over(ranges: Sequence[Range]) -> Range:
     return Range(
         statistics.fmean(one.mean for one in ranges),
         min(one.low for one in ranges),

@@ -46,8 +46,10 @@ def pooled_by_method(judged: Sequence[Judged]) -> list[Pooled]:
         tempered = None
         if len(temperatures) == len(own):
             pairs = zip(own, temperatures, strict=True)
-            tempered = _joined([calibrated(one.unseen, temperature) for one, temperature in pairs])
-        found.append(Pooled(title, _joined([one.unseen for one in own]), tempered, tuple(temperatures)))
+            tempered = _pooled_answers([calibrated(one.unseen, temperature) for one, temperature in pairs])
+        found.append(
+            Pooled(title, _pooled_answers([one.unseen for one in own]), tempered, tuple(temperatures))
+        )
     return found
 
 
@@ -77,7 +79,7 @@ def detection_of_errors(answers: ModelAnswers) -> float | None:
     return float(roc_auc_score(wrong, entropy(answers.probabilities).numpy()))
 
 
-def _joined(parts: Sequence[ModelAnswers]) -> ModelAnswers:
+def _pooled_answers(parts: Sequence[ModelAnswers]) -> ModelAnswers:
     """One after another. Draws of classifiers are joined where all have as many."""
     draws = min(len(part.by_classifier) for part in parts)
     return ModelAnswers(

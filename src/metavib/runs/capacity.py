@@ -28,7 +28,7 @@ from metavib.nn.probing import fault_of_stacking, probe_images
 from metavib.nn.randomness import normal
 from metavib.runs.cells import Cell, stackable_groups
 from metavib.runs.checks import can_be_frozen, check_directory
-from metavib.runs.one_run import ExecutionContext, Opened, SharedData, open_run
+from metavib.runs.one_run import ExecutionContext, OpenRun, SharedData, open_run
 from metavib.training import checkpoint as checkpoints
 from metavib.training.experiment import Experiment
 from metavib.training.loop import Run, Stopped
@@ -192,7 +192,7 @@ def estimate(
     return Estimate(len(cells), len(cells) - len(left), seconds, memory / 2**30)
 
 
-def estimate_of(opened: Opened) -> Estimate:
+def estimate_of(opened: OpenRun) -> Estimate:
     """Time and memory of a run that is about to be trained. It stays as it is: a copy is tried."""
     copied = replace(opened.run, algorithm=copy.deepcopy(opened.run.algorithm))
     memory = _memory_in_all([copied])

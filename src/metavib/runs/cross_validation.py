@@ -15,7 +15,7 @@ from metavib.core.errors import UserError
 from metavib.models.results import Measurement, Results
 from metavib.runs.cells import Cell
 from metavib.runs.choices import Candidate, ChoiceRecord
-from metavib.runs.grid import Done, run_grid
+from metavib.runs.grid import CellResult, run_grid
 from metavib.runs.one_run import ExecutionContext
 from metavib.training.experiment import Experiment, flat
 from metavib.training.optimizer import SELECTIONS
@@ -61,7 +61,7 @@ class Judgement(NamedTuple):
     failure: str | None
 
 
-def judged_by(runs: Sequence[Done], score: Callable[[Results], float] = unseen_accuracy) -> Judgement:
+def judged_by(runs: Sequence[CellResult], score: Callable[[Results], float] = unseen_accuracy) -> Judgement:
     """The judgement of these runs; a candidate has no score where one of them broke down."""
     failure = next((one.failure for one in runs if one.failure is not None), None)
     if failure is not None:

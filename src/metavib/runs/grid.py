@@ -32,7 +32,7 @@ from metavib.training.stacks import begun_beside, folder_of, slice_checkpoint
 
 
 @dataclass(frozen=True)
-class Done:
+class CellResult:
     """What became of a cell: its results, or why it has none."""
 
     cell: Cell
@@ -48,7 +48,7 @@ class GridObserver(ABC):
         """These cells are trained, and stand at this step."""
 
     @abstractmethod
-    def finished(self, done: Done) -> None:
+    def finished(self, done: CellResult) -> None:
         """This cell has its results, or will have none."""
 
 
@@ -67,7 +67,7 @@ def run_grid(
     *,
     batch: int | None,
     observer: GridObserver | None = None,
-) -> list[Done]:
+) -> list[CellResult]:
     """Train and measure all cells: stacked where that pays (`batch` is None), or so many at a time.
 
     `context.show` sees the steps of all runs together, `observer` those of each.
@@ -86,14 +86,14 @@ def _run_taken(
     context: ExecutionContext,
     batch: int | None,
     observer: GridObserver | None,
-) -> list[Done]:
+) -> list[CellResult]:
     """Train and measure the cells that have no results; no other process works on any of them."""
-    done: dict[Path, Done] = {}
+    done: dict[Path, CellResult] = {}
     for cell in cells:
         finished = found[cell.out]
         if finished is not None:
             context.say(f"{cell.out} is finished already; nothing was trained.")
-            done[cell.out] = Done(cell, finished, None)
+            done[cell.out] = CellResult(cell, finished, None)
             tell_of_finished(context.follower, RunDirectory(cell.out), cell.experiment, finished)
             if observer is not None:
                 observer.finished(done[cell.out])
@@ -156,7 +156,7 @@ def _take_out(folder: Path, identities: Sequence[str], waiting: dict[str, Cell])
                 checkpoints.save(RunDirectory(waiting[identity].out).checkpoints, own, identity)
 
 
-def _run_stack(stack: Sequence[Cell], context: ExecutionContext, shared: SharedData) -> list[Done]:
+def _run_stack(stack: Sequence[Cell], context: ExecutionContext, shared: SharedData) -> list[CellResult]:
     """Train one stack; one that does not fit into memory is divided."""
     try:
         return _train_stack(stack, context, shared)
@@ -164,7 +164,7 @@ def _run_stack(stack: Sequence[Cell], context: ExecutionContext, shared: SharedD
         if len(stack) == 1:
             reason = "out of memory; lower images_per_domain with --set, or use another --device"
             context.say(f"{stack[0].out} is left out: {reason}")
-            return [Done(stack[0], None, reason)]
+            return [CellResult(stack[0], None, reason)]
     # Outside of the handler: the error held everything that was allocated.
     gc.collect()
     torch.cuda.empty_cache()
@@ -185,7 +185,7 @@ def _folder(stack: Sequence[Cell]) -> Path:
     return folder_of([cell.out for cell in stack], [cell.experiment for cell in stack])
 
 
-def _train_stack(stack: Sequence[Cell], context: ExecutionContext, shared: SharedData) -> list[Done]:
+def _train_stack(stack: Sequence[Cell], context: ExecutionContext, shared: SharedData) -> list[CellResult]:
     if len(stack) == 1:
         (cell,) = stack
         opened = open_run(cell.experiment, RunDirectory(cell.out), context, shared)
@@ -193,8 +193,8 @@ def _train_stack(stack: Sequence[Cell], context: ExecutionContext, shared: Share
             (results,) = train_and_measure([opened], RunDirectory(cell.out).checkpoints, context)
         except (NonFiniteError, AstrayError) as error:  # the other cells go on
             context.say(f"{cell.out} is left out: {error}")
-            return [Done(cell, None, str(error))]
-        return [Done(cell, results, None)]
+            return [CellResult(cell, None, str(error))]
+        return [CellResult(cell, results, None)]
     opened_runs = [open_run(cell.experiment, RunDirectory(cell.out), context, shared) for cell in stack]
     shapes = {
         (len(opened.split.classes), len(opened.split.train), opened.run.sources.train.preprocessing)
@@ -212,10 +212,10 @@ def _train_stack(stack: Sequence[Cell], context: ExecutionContext, shared: Share
         results_of_all = train_and_measure(opened_runs, folder, context, failures)
     except NonFiniteError as error:  # none of them is left, and the other stacks go on
         context.say(f"none of these {len(stack)} runs is left: {error}")
-        return [Done(cell, None, failures.get(number, str(error))) for number, cell in enumerate(stack)]
+        return [CellResult(cell, None, failures.get(number, str(error))) for number, cell in enumerate(stack)]
     _remove(folder)
     return [
-        Done(cell, results, failures.get(number))
+        CellResult(cell, results, failures.get(number))
         for number, (cell, results) in enumerate(zip(stack, results_of_all, strict=True))
     ]
 

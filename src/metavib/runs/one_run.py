@@ -29,7 +29,7 @@ from metavib.runs.following import NOBODY, RunFollower, followed, tell_of_finish
 from metavib.runs.provenance import describe_run, threads_of
 from metavib.training.checkpoint import in_words
 from metavib.training.experiment import Experiment
-from metavib.training.first_network import prepared_algorithm
+from metavib.training.first_network import initial_algorithm
 from metavib.training.frozen import FrozenNetwork
 from metavib.training.loop import Run, TrainingProgress, train
 from metavib.training.run_directory import RunDirectory, WatchedDirectory
@@ -53,7 +53,7 @@ class ExecutionContext:
     own: OwnNetwork | None = None  # the network of the user's, where one is named by hand
     threads: int | None = None  # asked for; otherwise a run keeps the number that it began with
     compiled: bool | None = False  # steps, by torch.compile; None where that is done if it pays
-    opened: Callable[[Opened], None] = lambda opened: None  # told of a run before its first step
+    opened: Callable[[OpenRun], None] = lambda opened: None  # told of a run before its first step
     follower: RunFollower = NOBODY  # told of what runs log and measure
 
 
@@ -66,7 +66,7 @@ class SharedData:
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenRun:
     """A run that is ready to be trained: its images are opened, and nothing is written yet."""
 
     experiment: Experiment
@@ -119,7 +119,7 @@ def open_run(
     directory: RunDirectory,
     context: ExecutionContext,
     shared: SharedData | None = None,
-) -> Opened:
+) -> OpenRun:
     """Open the images of a run, before anything is written, so that a bad folder leaves nothing behind."""
     shared = shared or SharedData()
     key = (experiment.dataset, experiment.protocol, experiment.seed)
@@ -129,7 +129,7 @@ def open_run(
     split = experiment.split_of(dataset)
     checks.check_episode(experiment, split)
     checks.check_frozen(experiment)
-    algorithm = prepared_algorithm(
+    algorithm = initial_algorithm(
         experiment, len(split.classes), len(split.train), context.device, context.data_root, context.own
     )
     sources = open_sources(
@@ -165,11 +165,11 @@ def open_run(
     run = Run(
         experiment, algorithm, sources, directory, digest, peeked, context.processes, tested, context.compiled
     )
-    return Opened(experiment, dataset, split, run, frozen)
+    return OpenRun(experiment, dataset, split, run, frozen)
 
 
 def train_and_measure(
-    stack: Sequence[Opened],
+    stack: Sequence[OpenRun],
     checkpoints: Path,
     context: ExecutionContext,
     failures: dict[int, str] | None = None,
@@ -183,7 +183,7 @@ def train_and_measure(
         return _train_and_measure(stack, checkpoints, context, failures)
 
 
-def _threads(stack: Sequence[Opened], context: ExecutionContext) -> int | None:
+def _threads(stack: Sequence[OpenRun], context: ExecutionContext) -> int | None:
     """How many threads the runs have: those that are asked for, or those that the first of them began with.
 
     None where neither is known: those that torch has. Threads decide how sums round.
@@ -205,7 +205,7 @@ def _threads(stack: Sequence[Opened], context: ExecutionContext) -> int | None:
 
 
 def _train_and_measure(
-    stack: Sequence[Opened], checkpoints: Path, context: ExecutionContext, failures: dict[int, str]
+    stack: Sequence[OpenRun], checkpoints: Path, context: ExecutionContext, failures: dict[int, str]
 ) -> list[Results | None]:
     processes = context.processes
     if processes.watch is not None:
@@ -245,7 +245,7 @@ def _train_and_measure(
     return results
 
 
-def _introduce(opened: Opened, say: Callable[[str], None]) -> None:
+def _introduce(opened: OpenRun, say: Callable[[str], None]) -> None:
     """What is about to be trained, and on what."""
     experiment, sources = opened.experiment, opened.run.sources
     say(
@@ -265,7 +265,7 @@ def _introduce(opened: Opened, say: Callable[[str], None]) -> None:
         say(f"{size:,.0f} MiB of images do not fit into memory: they are read as they are needed")
 
 
-def finish(opened: Opened, context: ExecutionContext) -> Results:
+def finish(opened: OpenRun, context: ExecutionContext) -> Results:
     """Keep the model; then, and only now, open the unseen domain, if one is held out, and measure.
 
     A blind run ends before that, with what its source validation says. Called again with open eyes, it is measured

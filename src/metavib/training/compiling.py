@@ -31,22 +31,22 @@ FEWEST_STEPS = 300  # of a run; fewer are over before the compiler is
 LONGEST = 240.0  # seconds that it may take
 TOLERANCE = {None: 1e-3, torch.bfloat16: 5e-2}  # by precision: what losses may differ by from the eager ones
 
-Terms = dict[str, Tensor]
-Found = TypeVar("Found", bound=tuple[Terms, Any])
+NamedTensors = dict[str, Tensor]
+Found = TypeVar("Found", bound=tuple[NamedTensors, Any])
 
 
 class TooLong(Exception):
     """The compiler has had its time."""
 
 
-def losses(algorithm: Algorithm, episode: Episode, noise: Noise) -> Terms:
+def losses(algorithm: Algorithm, episode: Episode, noise: Noise) -> NamedTensors:
     """The terms of one run, to be differentiated."""
     return algorithm(episode, noise)
 
 
 def stacked_gradients(
-    algorithm: Algorithm, parameters: Terms, buffers: Terms, episode: Episode, noise: Noise
-) -> tuple[Terms, Terms]:
+    algorithm: Algorithm, parameters: NamedTensors, buffers: NamedTensors, episode: Episode, noise: Noise
+) -> tuple[NamedTensors, NamedTensors]:
     """The terms of stacked runs, [runs] each, and the gradients of each run's sum."""
 
     def objective(own: Any, kept: Any, episode: Episode, noise: Noise) -> tuple[Tensor, Any]:
@@ -133,7 +133,7 @@ class Compiled:
         function = _copy_for(self.function, *_shape_of(self.algorithm))
         return torch.compile(function, dynamic=False, backend=self.backend)
 
-    def _differing(self, found: Terms, expected: Terms) -> str | None:
+    def _differing(self, found: NamedTensors, expected: NamedTensors) -> str | None:
         """Which losses are others than the eager ones, beyond rounding."""
         most = TOLERANCE[self.algorithm.backbone.precision]
         for name, value in expected.items():

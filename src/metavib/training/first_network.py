@@ -18,7 +18,7 @@ from metavib.nn.weights import NAMED
 from metavib.training.experiment import Experiment
 
 
-def prepared_algorithm(
+def initial_algorithm(
     experiment: Experiment,
     classes: int,
     domains: int,

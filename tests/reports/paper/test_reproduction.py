@@ -28,7 +28,7 @@ from metavib.reports.paper.reproduction import (
     significance,
 )
 from metavib.reports.paper.tables import TABLES, PaperRow, PaperTable, table_named
-from metavib.runs.grid import Done
+from metavib.runs.grid import CellResult
 
 TABLE = PaperTable(
     name="small",
@@ -71,7 +71,9 @@ def reproduced(lost: tuple[str, str, int] | None = None) -> Reproduction:
     for (title, target, seed), cell in cells.items():
         accuracy = MEASURED[title][seed][TABLE.targets.index(target)]
         broken = (title, target, seed) == lost
-        done.append(Done(cell, None if broken else results_of(accuracy), "it broke" if broken else None))
+        done.append(
+            CellResult(cell, None if broken else results_of(accuracy), "it broke" if broken else None)
+        )
     return measured(TABLE, choices(), cells, done)
 
 
@@ -225,7 +227,7 @@ def test_the_reference_of_a_table_about_one_setting_is_its_best_row() -> None:
     own = choices(rows=rows_to_measure(table, None), targets=("0",), seeds=(0,))
     cells = cells_of(table, own, Path("out"))
     accuracies = iter([0.1, 0.5, 0.9, 0.7])
-    done = [Done(cell, results_of(next(accuracies)), None) for cell in cells.values()]
+    done = [CellResult(cell, results_of(next(accuracies)), None) for cell in cells.values()]
     reference = measured(table, own, cells, done).reference()
     assert reference is not None
     assert reference.row.settings == {"beta": 0.01}
@@ -241,7 +243,7 @@ def captioned(selection: str = "source-validation", **changes: Any) -> str:
     cells = cells_of(TABLE, choices(), Path("out"))
     results = results_of(0.5, selection=selection)
     return measured(
-        TABLE, choices(**changes), cells, [Done(cell, results, None) for cell in cells.values()]
+        TABLE, choices(**changes), cells, [CellResult(cell, results, None) for cell in cells.values()]
     ).caption
 
 
@@ -279,8 +281,10 @@ def test_a_table_is_rebuilt_from_its_json() -> None:
     rows = rows_to_measure(table, ["erm", "vib", "metavib", "metavib+swad"])
     own = choices(rows=rows, targets=table.targets[:2], seeds=(0, 1, 2))
     cells = cells_of(table, own, Path("out"))
-    done = [Done(cell, results_of(0.5 + place**2 / 1000), None) for place, cell in enumerate(cells.values())]
-    done[-1] = Done(done[-1].cell, None, "it broke")
+    done = [
+        CellResult(cell, results_of(0.5 + place**2 / 1000), None) for place, cell in enumerate(cells.values())
+    ]
+    done[-1] = CellResult(done[-1].cell, None, "it broke")
     first = measured(table, own, cells, done)
     record = json.loads(json.dumps(as_json(first)))
     again = from_json(record, Path("table.json"))

@@ -3,10 +3,10 @@
 import pytest
 from made_up_results import results_like
 
-from metavib.runs.grid import Done
+from metavib.runs.grid import CellResult
 from metavib.runs.sweep import ranking
 from metavib.runs.sweep.plan import plan_from
-from metavib.runs.sweep.search import Prepared
+from metavib.runs.sweep.search import FixedSearch
 from metavib.runs.sweep.tuning import Contest, Measured, Trial
 
 
@@ -30,8 +30,8 @@ def measured(plan, tmp_path):
         for cell, accuracy in zip(trials[1].cells, accuracies, strict=True):
             unseen = {"accuracy": {"mean": accuracy or 0.0}, "ece": {"mean": 0.1}}
             results = None if accuracy is None else results_like(unseen=unseen)
-            runs.append(Done(cell, results, None if accuracy else "why"))
-        contest = Contest(algorithm, target, plan.seeds, Prepared([]), trials)
+            runs.append(CellResult(cell, results, None if accuracy else "why"))
+        contest = Contest(algorithm, target, plan.seeds, FixedSearch([]), trials)
         return Measured(contest, tuple(runs))
 
     return make

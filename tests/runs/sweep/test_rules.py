@@ -7,7 +7,7 @@ from made_up_results import results_like
 
 from metavib.core.errors import UserError
 from metavib.runs.cross_validation import Question, best_of, judged_by
-from metavib.runs.grid import Done
+from metavib.runs.grid import CellResult
 from metavib.runs.sweep.rules import RULES, rule_named
 
 DOMAINS = ("art", "cartoon", "photo", "sketch")
@@ -61,10 +61,10 @@ def test_a_sweep_and_the_other_commands_have_the_same_folds_and_the_same_scores(
     asked = Question(candidates, DOMAINS)
     assert [fold for one in candidates for fold in rule.judges(one, DOMAINS)] == asked.all_folds
     runs = [
-        Done(fold, results_like(unseen={"accuracy": {"mean": mean}}), None)
+        CellResult(fold, results_like(unseen={"accuracy": {"mean": mean}}), None)
         for fold, mean in zip(asked.folds(candidates[0]), (0.1, 0.2, 0.3), strict=True)
     ]
     assert judged_by(runs, rule.score) == judged_by(runs) == (fmean((0.1, 0.2, 0.3)), None)
-    runs[1] = Done(runs[1].cell, None, "broke")
+    runs[1] = CellResult(runs[1].cell, None, "broke")
     assert judged_by(runs, rule.score) == (None, "broke")
     assert [best_of(scores) for scores in ([0.1, 0.3, 0.3], [None, 0.0], [None], [])] == [1, 1, None, None]

@@ -9,7 +9,7 @@ from made_up_results import results_like
 
 from metavib.data.opening import open_target
 from metavib.runs import one_run as runner
-from metavib.runs.grid import Done, run_grid
+from metavib.runs.grid import CellResult, run_grid
 from metavib.runs.one_run import ExecutionContext
 from metavib.runs.sweep.plan import plan_from
 from metavib.runs.sweep.tuning import run_sweep
@@ -69,10 +69,10 @@ def judged():
             found = scores[cell.experiment.training.learning_rate]
             found = found[cell.experiment.seed] if isinstance(found, list) else found
             if found is None:
-                return Done(cell, None, "broke down")
+                return CellResult(cell, None, "broke down")
             cell.out.mkdir(parents=True, exist_ok=True)
             measured = {"accuracy": {"mean": found}}
-            return Done(cell, results_like(unseen=measured, source_validation=measured), None)
+            return CellResult(cell, results_like(unseen=measured, source_validation=measured), None)
 
         call.stages = []
         return call

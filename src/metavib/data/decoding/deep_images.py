@@ -107,13 +107,13 @@ def grey_values(values: np.ndarray, layout: Layout) -> DeepValues:
 def colour_values(high_bytes: np.ndarray, low_bytes: np.ndarray, layout: Layout, mode: str) -> DeepValues:
     """All bits of a loaded image in colour, of which `turn_to_low_bytes` gave the second half."""
     if layout.raw == _GREY_WITH_ALPHA:
-        return DeepValues(_joined(high_bytes[..., 0], low_bytes[..., 1]), high_bytes[..., 3])
+        return DeepValues(_sixteen_bits(high_bytes[..., 0], low_bytes[..., 1]), high_bytes[..., 3])
     if mode == "RGBA":
-        return DeepValues(_joined(high_bytes[..., :3], low_bytes[..., :3]), high_bytes[..., 3])
-    return DeepValues(_joined(high_bytes, low_bytes))
+        return DeepValues(_sixteen_bits(high_bytes[..., :3], low_bytes[..., :3]), high_bytes[..., 3])
+    return DeepValues(_sixteen_bits(high_bytes, low_bytes))
 
 
-def _joined(high: np.ndarray, low: np.ndarray) -> np.ndarray:
+def _sixteen_bits(high: np.ndarray, low: np.ndarray) -> np.ndarray:
     joined = high.astype(np.uint16)
     joined <<= 8  # in place: of a large image every copy counts
     joined |= low

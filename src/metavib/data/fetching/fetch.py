@@ -19,7 +19,7 @@ from metavib.data.fetching.download import download, require_space
 from metavib.data.fetching.publications import PUBLICATIONS, Archive, Publication
 from metavib.data.fetching.unpacking import unpack
 from metavib.data.sources.catalog import DATASETS
-from metavib.data.sources.known import MissingDataError
+from metavib.data.sources.published import MissingDataError
 
 LEAST_SHARE = 0.95  # of the published number of images: corrections come and go, half a dataset does not
 ROOM = 2.1  # times the archives: they, and what is in them

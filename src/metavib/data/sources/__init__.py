@@ -3,6 +3,6 @@
 __all__ = [
     "catalog",
     "hugging_face",
-    "known",
     "manifest",
+    "published",
 ]

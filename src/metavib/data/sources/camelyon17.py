@@ -11,7 +11,7 @@ from pathlib import Path
 from metavib.core.errors import UserError
 from metavib.data.dataset import Dataset
 from metavib.data.file_dataset import File, FileDataset
-from metavib.data.sources.known import home_of, missing, require_files, rows_of
+from metavib.data.sources.published import home_of, missing, require_files, rows_of
 
 COLUMNS = ("patient", "node", "x_coord", "y_coord", "tumor", "center", "split")
 CLASSES = {"0": "normal", "1": "tumor"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from metavib.data.dataset import Dataset
 from metavib.data.file_dataset import PARTS, FileDataset
-from metavib.data.sources.known import home_of, missing, require_classes, scan_domain
+from metavib.data.sources.published import home_of, missing, require_classes, scan_domain
 
 DOMAINS = ("mnist", "mnist_m", "svhn", "syn")
 NAMES = ("digits-dg", "digits_dg")

@@ -8,7 +8,7 @@ from metavib.core import untrusted
 from metavib.core.errors import UserError
 from metavib.data.dataset import Dataset
 from metavib.data.file_dataset import File, FileDataset
-from metavib.data.sources.known import home_of, missing, require_files, scan_domain
+from metavib.data.sources.published import home_of, missing, require_files, scan_domain
 
 DOMAINS = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
 NAMES = ("domain-net", "domain_net", "domainnet", "DomainNet")

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from metavib.core.errors import UserError
 from metavib.data.dataset import Dataset
-from metavib.data.sources.known import MissingDataError
 from metavib.data.sources.manifest import open_manifest
+from metavib.data.sources.published import MissingDataError
 
 PREFIX = "hf:"
 TABLE = "data.csv"

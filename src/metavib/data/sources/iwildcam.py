@@ -11,7 +11,7 @@ from pathlib import Path
 from metavib.core.errors import UserError
 from metavib.data.dataset import Dataset
 from metavib.data.file_dataset import File, FileDataset
-from metavib.data.sources.known import home_of, missing, require_files, rows_of
+from metavib.data.sources.published import home_of, missing, require_files, rows_of
 from metavib.data.splits import natural_order
 
 PARTS = {"train": "train", "id_val": "crossval", "id_test": "test"}  # of the cameras that train

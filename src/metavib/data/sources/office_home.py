@@ -6,7 +6,7 @@ from pathlib import Path
 
 from metavib.data.dataset import Dataset
 from metavib.data.file_dataset import PARTS, FileDataset
-from metavib.data.sources.known import home_of, missing, scan_domain
+from metavib.data.sources.published import home_of, missing, scan_domain
 
 # Domain: its folder where it has parts, as <domain>/{train,val}/<class>; else it is <domain>/<class>.
 FOLDERS_WITH_PARTS = {

@@ -9,7 +9,7 @@ from metavib.core.errors import UserError
 from metavib.data.dataset import Dataset
 from metavib.data.file_dataset import File, FileDataset
 from metavib.data.sources.folder import scan_classes
-from metavib.data.sources.known import few, home_of, missing
+from metavib.data.sources.published import few, home_of, missing
 
 DOMAINS = ("photo", "art_painting", "cartoon", "sketch")
 NAMES, INNER = ("pacs", "PACS"), ("", "kfold", "images", "pacs/images")  # as it is handed round

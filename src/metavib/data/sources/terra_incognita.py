@@ -14,7 +14,7 @@ from metavib.core import untrusted
 from metavib.core.errors import UserError
 from metavib.data.dataset import Dataset
 from metavib.data.file_dataset import File, FileDataset
-from metavib.data.sources.known import home_of, missing, require_classes, require_files, scan_domain
+from metavib.data.sources.published import home_of, missing, require_classes, require_files, scan_domain
 
 CAMERAS = ("38", "43", "46", "100")
 CLASSES = (*("bird", "bobcat", "cat", "coyote", "dog", "empty", "opossum", "rabbit", "raccoon", "squirrel"),)

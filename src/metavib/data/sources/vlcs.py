@@ -6,7 +6,7 @@ from metavib.core.errors import UserError
 from metavib.data.dataset import Dataset
 from metavib.data.file_dataset import File, FileDataset
 from metavib.data.sources.folder import scan_classes
-from metavib.data.sources.known import missing
+from metavib.data.sources.published import missing
 
 CLASSES = ("bird", "car", "chair", "dog", "person")
 # Domain: its folder where it has parts, <domain>/{train,crossval,test}/<0..4>; else it is <domain>/<class>.

@@ -15,7 +15,7 @@ from metavib.data.fetching.parquet_images import Columns
 from metavib.data.fetching.publications import PUBLICATIONS
 from metavib.data.sources.catalog import default_data_root
 from metavib.data.sources.hugging_face import PREFIX
-from metavib.data.sources.known import MissingDataError
+from metavib.data.sources.published import MissingDataError
 from metavib.interfaces.cli.flags import data_root
 
 

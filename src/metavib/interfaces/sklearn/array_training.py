@@ -30,7 +30,7 @@ from metavib.nn.networks import FORMS, network_named
 from metavib.nn.own_network import Given, OwnNetwork, own_network
 from metavib.nn.randomness import key_of
 from metavib.training.experiment import Experiment
-from metavib.training.first_network import prepared_algorithm
+from metavib.training.first_network import initial_algorithm
 from metavib.training.optimizer import NonFiniteError
 from metavib.training.step import Program, Trainee
 
@@ -113,7 +113,7 @@ def untrained(
 ) -> Algorithm:
     """The network with its first weights, which depend on the seed alone."""
     if experiment.backbone != FEATURES:
-        return prepared_algorithm(experiment, classes, domains, device, own=own)
+        return initial_algorithm(experiment, classes, domains, device, own=own)
     if device.type == "mps":
         raise UserError("features are computed in float64, which an Apple GPU (mps) lacks: use device='cpu'.")
     with torch.random.fork_rng(devices=[]):

@@ -12,7 +12,7 @@ from metavib.core.json_record import require_format
 from metavib.models.results import Measurement, Results
 from metavib.reports.paper.tables import PAPER_MEASURE, PaperRow, PaperTable, table_named
 from metavib.runs.cells import Cell
-from metavib.runs.grid import Done
+from metavib.runs.grid import CellResult
 from metavib.training.averaging import AVERAGES
 from metavib.training.experiment import experiment_from, shared_out
 
@@ -151,7 +151,7 @@ def cells_of(table: PaperTable, choices: Choices, out: Path) -> dict[tuple[str, 
 
 
 def measured(
-    table: PaperTable, choices: Choices, cells: dict[tuple[str, str, int], Cell], done: Sequence[Done]
+    table: PaperTable, choices: Choices, cells: dict[tuple[str, str, int], Cell], done: Sequence[CellResult]
 ) -> Reproduction:
     """The table that the results make."""
     by_place = {one.cell.out: one for one in done}

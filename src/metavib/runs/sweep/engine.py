@@ -16,7 +16,7 @@ import torch
 from metavib.core.errors import UserError
 from metavib.runs.cells import Cell
 from metavib.runs.checks import finished_already
-from metavib.runs.grid import Done
+from metavib.runs.grid import CellResult
 from metavib.runs.sweep.packets import Packet, PacketOptions, packets_of
 from metavib.training.loop import Stopped
 from metavib.training.run_directory import RunDirectory
@@ -75,7 +75,7 @@ class Listener(ABC):
         """These cells were being trained, and wait for another worker."""
 
     @abstractmethod
-    def finished(self, done: Done) -> None:
+    def finished(self, done: CellResult) -> None:
         """This cell has results, or will have none."""
 
     @abstractmethod
@@ -95,7 +95,7 @@ def train_all(
     *,
     retries: int = RETRIES,
     stop: Callable[[], bool] = lambda: False,
-) -> dict[Path, Done]:
+) -> dict[Path, CellResult]:
     """What became of each cell, by its place. Finished cells are read and not trained again."""
     own = list(dict.fromkeys(cells))
     campaign = _Campaign(own, options, listener, retries)
@@ -122,11 +122,11 @@ class _Campaign:
         self.cells, self.options, self.listener, self.retries = cells, options, listener, retries
         self.waiting: collections.deque[Packet] = collections.deque()
         self.active = 0
-        self.done: dict[Path, Done] = {}
+        self.done: dict[Path, CellResult] = {}
         for cell in cells:
             results = finished_already(RunDirectory(cell.out), cell.experiment, blind=options.blind)
             if results is not None:
-                self._note(Done(cell, results, None))
+                self._note(CellResult(cell, results, None))
 
     @property
     def left(self) -> list[Cell]:
@@ -166,17 +166,17 @@ class _Campaign:
         self.listener.warn(f"{names} is left out: {reason}")
         for cell in packet.cells:
             if cell.out not in self.done:
-                self._note(Done(cell, None, reason))
+                self._note(CellResult(cell, None, reason))
 
-    def _note(self, done: Done) -> None:
+    def _note(self, done: CellResult) -> None:
         self.done[done.cell.out] = done
         self.listener.finished(done)
 
 
-def _what_became(cell: Cell, failure: str | None, options: PacketOptions) -> Done:
+def _what_became(cell: Cell, failure: str | None, options: PacketOptions) -> CellResult:
     if failure is not None:
-        return Done(cell, None, failure)
+        return CellResult(cell, None, failure)
     results = finished_already(RunDirectory(cell.out), cell.experiment, blind=options.blind)
     if results is None:
         raise RuntimeError(f"{cell.out} was said to be finished and has no results")
-    return Done(cell, results, None)
+    return CellResult(cell, results, None)

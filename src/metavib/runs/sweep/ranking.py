@@ -12,7 +12,7 @@ from metavib.core.settings import Scalar
 from metavib.core.terminal import table
 from metavib.models.measures import MEASURES
 from metavib.runs.cross_validation import accuracy_of
-from metavib.runs.grid import Done
+from metavib.runs.grid import CellResult
 from metavib.runs.sweep.plan import Plan
 from metavib.runs.sweep.tuning import Measured
 
@@ -159,7 +159,7 @@ def _chosen(one: Measured) -> ChosenSetting:
     )
 
 
-def _run(run: Done, out: Path) -> MeasuredSeed:
+def _run(run: CellResult, out: Path) -> MeasuredSeed:
     assert run.results is not None
     assert run.results.unseen is not None
     unseen = {name: mean for name in MEASURES if (mean := run.results.unseen.mean(name)) is not None}

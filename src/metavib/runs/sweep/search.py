@@ -34,7 +34,7 @@ class Search(ABC):
 
 
 @final
-class Prepared(Search):
+class FixedSearch(Search):
     """A search whose settings are all known before it begins."""
 
     def __init__(self, settings: Sequence[Setting]) -> None:
@@ -44,12 +44,12 @@ class Prepared(Search):
         return self.settings
 
 
-def prepared_search(plan: Plan, algorithm: str, seed: int) -> Prepared:
+def fixed_search(plan: Plan, algorithm: str, seed: int) -> FixedSearch:
     """A grid, or random draws; the seed is the plan's, or that of a search of its own."""
     space = plan.space_of(algorithm)
     if plan.search == "grid" or not space:  # an algorithm without any of the settings has one to offer
-        return Prepared(list(every_combination(space)))
-    return Prepared([random_setting(space, seed, trial) for trial in range(plan.trials)])
+        return FixedSearch(list(every_combination(space)))
+    return FixedSearch([random_setting(space, seed, trial) for trial in range(plan.trials)])
 
 
 RANDOM_FIRST = 10  # trials before the estimator has enough to go by

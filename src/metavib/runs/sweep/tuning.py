@@ -10,13 +10,13 @@ from metavib.nn.randomness import key_of
 from metavib.runs.cells import Cell
 from metavib.runs.choices import Candidate, ChoiceRecord
 from metavib.runs.cross_validation import best_of, judged_by
-from metavib.runs.grid import Done
+from metavib.runs.grid import CellResult
 from metavib.runs.sweep.plan import Plan
-from metavib.runs.sweep.search import Search, Setting, Study, open_journal, prepared_search
+from metavib.runs.sweep.search import Search, Setting, Study, fixed_search, open_journal
 
 # Has cells trained, blind or not, at a stage with a name, and says what became of each, by its place. With a cell
 # comes the algorithm and the target that it is for.
-Train = Callable[[dict[Cell, tuple[str, str]], bool, str], dict[Path, Done]]
+Train = Callable[[dict[Cell, tuple[str, str]], bool, str], dict[Path, CellResult]]
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Measured:
     """A contest with what became of the chosen trial's runs."""
 
     contest: Contest
-    runs: tuple[Done, ...]
+    runs: tuple[CellResult, ...]
 
     @property
     def failures(self) -> list[str]:
@@ -93,7 +93,7 @@ def contests_of(plan: Plan, out: Path) -> list[Contest]:
                 # Searches of seeds of their own differ; those of targets and algorithms try the same settings.
                 seed = plan.search_seed if plan.choose_for == "target" else key_of(plan.search_seed, *own)
                 if journal is None or not space:
-                    search: Search = prepared_search(plan, algorithm, seed)
+                    search: Search = fixed_search(plan, algorithm, seed)
                 else:
                     name = f"{algorithm} {target} {_digest(plan, own)}"
                     search = Study(name, space, plan.trials, plan.together, seed, journal)

@@ -10,7 +10,7 @@ from metavib.core.device import resolve_device
 from metavib.core.errors import UserError
 from metavib.nn.own_network import own_network
 from metavib.runs.cells import Cell
-from metavib.runs.grid import Done, GridObserver, run_grid
+from metavib.runs.grid import CellResult, GridObserver, run_grid
 from metavib.runs.one_run import ExecutionContext
 from metavib.runs.sweep.packets import packet_from
 from metavib.training.loop import Stopped, TrainingProgress
@@ -65,6 +65,6 @@ class _Reporter(GridObserver):
             names = [cell.out.name for cell in cells]
             self.emit({"kind": "at", "cells": names, "step": progress.step, "steps": progress.steps})
 
-    def finished(self, done: Done) -> None:
+    def finished(self, done: CellResult) -> None:
         """The results themselves lie in the cell's folder."""
         self.emit({"kind": "done", "cell": done.cell.out.name, "failure": done.failure})

@@ -7,7 +7,7 @@ from places import ROOT
 from metavib.core.config_file import read_config
 from metavib.interfaces.cli.training import boards
 from metavib.interfaces.cli.training.boards import SweepBoard
-from metavib.runs.grid import Done
+from metavib.runs.grid import CellResult
 from metavib.runs.sweep.plan import plan_from
 
 
@@ -24,8 +24,8 @@ def test_the_table_says_what_is_done_runs_and_failed(board, cell, capsys):
     cells = [cell("art", seed) for seed in range(4)]
     with board:
         board.expect(dict.fromkeys(cells, ("erm", "art")), "choosing")
-        board.finished(Done(cells[0], results_like(), None))
-        board.finished(Done(cells[1], None, "broke down"))
+        board.finished(CellResult(cells[0], results_like(), None))
+        board.finished(CellResult(cells[1], None, "broke down"))
         board.running(cells[2:3], 3, 9)
         rows = [line.split("  ") for line in board.text().splitlines()]
         assert [part.strip() for part in rows[3] if part.strip()] == [

@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         from metavib.interfaces.tracking.trackers import trackers_named
 
         trackers_named(arguments.log)  # one that is not there is an error before anything else is said
-    from metavib.data.sources.known import MissingDataError
+    from metavib.data.sources.published import MissingDataError
 
     try:
         return _train(arguments)

@@ -15,7 +15,7 @@ from metavib.core.terminal import PLAIN_SECONDS, duration, give_terminal_back, s
 from metavib.reports.paper.reproduction import Choices
 from metavib.reports.paper.tables import PAPER_MEASURE
 from metavib.runs.cells import Cell
-from metavib.runs.grid import Done, GridObserver
+from metavib.runs.grid import CellResult, GridObserver
 from metavib.runs.sweep.engine import Listener
 from metavib.runs.sweep.plan import Plan
 from metavib.training.loop import TrainingProgress
@@ -92,7 +92,7 @@ class Board(LiveTable, GridObserver):
         known = len(set(self.cells.values()))
         self.show(f"{len(self.accuracies)} of {known} runs done; {len(cells)} running: {state}")
 
-    def finished(self, done: Done) -> None:
+    def finished(self, done: CellResult) -> None:
         if done.results is None:
             self.states[done.cell.out] = "failed"
         else:
@@ -146,7 +146,7 @@ class SweepBoard(LiveTable, Listener):
             self.steps.pop(cell.out, None)
         self._show()
 
-    def finished(self, done: Done) -> None:
+    def finished(self, done: CellResult) -> None:
         self.steps.pop(done.cell.out, None)
         self.over[done.cell.out] = done.results is not None
         if done.failure is not None:

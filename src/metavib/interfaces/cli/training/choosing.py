@@ -17,7 +17,7 @@ from metavib.runs.capacity import advice_on, estimate
 from metavib.runs.cells import Cell
 from metavib.runs.cross_validation import LEAVE_ONE_DOMAIN_OUT, Choice, Question, choose, question
 from metavib.runs.following import NOBODY
-from metavib.runs.grid import Done, run_grid
+from metavib.runs.grid import CellResult, run_grid
 from metavib.runs.one_run import ExecutionContext
 
 Key = Any  # what a question is about, as the caller names it
@@ -29,7 +29,7 @@ def run_chosen(
     varied: Sequence[str],
     device: torch.device,
     batch: int | None,
-) -> tuple[list[Cell], list[Done]]:
+) -> tuple[list[Cell], list[CellResult]]:
     """Of the values that a setting was given, the best for each target by the source domains alone; trained."""
     if not varied:
         raise nothing_to_choose()
@@ -59,9 +59,9 @@ class Chosen(NamedTuple):
 
     cells: dict[Key, Cell]
     choices: dict[Key, Choice]
-    lost: list[Done]
+    lost: list[CellResult]
 
-    def record(self, done: Sequence[Done]) -> None:
+    def record(self, done: Sequence[CellResult]) -> None:
         """Write the choices beside the runs that have results."""
         finished = {one.cell for one in done if one.results is not None}
         for choice in self.choices.values():
@@ -80,7 +80,7 @@ def chosen_cells(questions: Mapping[Key, Question], context: ExecutionContext, b
     )
     choices = {key: one for key, one in answers.items() if isinstance(one, Choice)}
     lost = {
-        key: Done(questions[key].candidates[0], None, one)
+        key: CellResult(questions[key].candidates[0], None, one)
         for key, one in answers.items()
         if isinstance(one, str)
     }

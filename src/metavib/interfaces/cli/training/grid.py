@@ -22,7 +22,7 @@ from metavib.models.results import Expected
 from metavib.runs.cells import Cell
 from metavib.runs.cross_validation import LEAVE_ONE_DOMAIN_OUT
 from metavib.runs.expectation import record_expectation
-from metavib.runs.grid import Done, require_readable_grid, run_grid
+from metavib.runs.grid import CellResult, require_readable_grid, run_grid
 from metavib.training.loop import Stopped
 from metavib.training.run_directory import RunDirectory
 
@@ -79,14 +79,14 @@ def expected_of_cells(arguments: argparse.Namespace, cells: Sequence[Cell]) -> d
     return {cell.out: expected_of(arguments, cell.experiment) for cell in final}
 
 
-def with_expectation(done: Done, expected: Expected | None) -> Done:
+def with_expectation(done: CellResult, expected: Expected | None) -> CellResult:
     """A run with what to expect of a new domain in its results and its model card."""
     if expected is None or done.results is None:
         return done
     return replace(done, results=record_expectation(RunDirectory(done.cell.out), expected))
 
 
-def show_tables(done: Sequence[Done], varied: Sequence[str]) -> None:
+def show_tables(done: Sequence[CellResult], varied: Sequence[str]) -> None:
     """What was measured: on unseen domains, and on source validation where nothing was held out."""
     held_out = [one for one in done if one.cell.experiment.target is not None]
     if held_out:
@@ -110,7 +110,7 @@ def show_tables(done: Sequence[Done], varied: Sequence[str]) -> None:
             say(f"warning: {one.cell.out.name}: {warning}.")
 
 
-def table_of_runs(done: Sequence[Done], varied: Sequence[str], measure: str) -> str:
+def table_of_runs(done: Sequence[CellResult], varied: Sequence[str], measure: str) -> str:
     """Algorithms and settings x targets, each cell the mean over its seeds, with the mean of each row."""
     by_row: dict[str, dict[str, list[float]]] = {}
     named = {one.cell.out: one.cell.experiment.target or "all domains" for one in done}

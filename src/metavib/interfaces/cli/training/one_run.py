@@ -25,7 +25,7 @@ from metavib.models.results import Results
 from metavib.nn.own_network import is_own
 from metavib.runs.capacity import advice_on, estimate_of, steps_left
 from metavib.runs.expectation import record_expectation
-from metavib.runs.one_run import Opened, run_experiment
+from metavib.runs.one_run import OpenRun, run_experiment
 from metavib.training.experiment import Experiment, recorded_experiment
 from metavib.training.loop import Stopped
 from metavib.training.run_directory import RunDirectory
@@ -92,7 +92,7 @@ def trained(
     return record_expectation(RunDirectory(out), expected)
 
 
-def _tell_plan(opened: Opened, say: Callable[[str], None], network: str | None) -> None:
+def _tell_plan(opened: OpenRun, say: Callable[[str], None], network: str | None) -> None:
     """Say which network was chosen, how long the run will take, and how much memory, before its first step."""
     if not steps_left(opened.run):
         return

@@ -22,7 +22,7 @@ from metavib.interfaces.cli.training.experiments import absolute_if_path
 from metavib.interfaces.cli.training.grid_cells import ask_to_begin
 from metavib.nn.weights import NAMED as PUBLISHED
 from metavib.runs.cells import Cell
-from metavib.runs.grid import Done
+from metavib.runs.grid import CellResult
 from metavib.runs.sweep import ranking
 from metavib.runs.sweep.engine import Engine, train_all
 from metavib.runs.sweep.packets import PacketOptions
@@ -116,7 +116,7 @@ def search(
             stack.enter_context(SweepBoard(plan, out)),
         )
 
-        def train(who: dict[Cell, tuple[str, str]], blind: bool, stage: str) -> dict[Path, Done]:
+        def train(who: dict[Cell, tuple[str, str]], blind: bool, stage: str) -> dict[Path, CellResult]:
             board.expect(who, stage)
             own = replace(options, blind=blind)
             return train_all(list(who), own, engine, board, retries=arguments.retries, stop=stop)

@@ -24,7 +24,7 @@ from metavib.nn.own_network import is_own
 from metavib.runs.capacity import together_of
 from metavib.runs.cells import Cell
 from metavib.runs.cross_validation import LEAVE_ONE_DOMAIN_OUT
-from metavib.runs.grid import Done
+from metavib.runs.grid import CellResult
 from metavib.runs.sweep.engine import Engine, Listener, train_all
 from metavib.runs.sweep.local_engine import LocalEngine
 from metavib.runs.sweep.packets import PacketOptions
@@ -48,7 +48,7 @@ def check_together(arguments: argparse.Namespace) -> None:
 
 def run_together(
     arguments: argparse.Namespace, cells: Sequence[Cell], device: torch.device, batch: int | None
-) -> list[Done]:
+) -> list[CellResult]:
     """Train and measure all cells, several at a time. Raises `Stopped` on Ctrl-C."""
     with context_with_bar(arguments, "probing", steps_of(cells), device) as context:
         if arguments.together == AUTO:
@@ -103,7 +103,7 @@ class _StepsInOneBar(Listener):
     def waiting(self, cells: Sequence[Cell]) -> None:
         """They go on from a checkpoint, which is not known here."""
 
-    def finished(self, done: Done) -> None:
+    def finished(self, done: CellResult) -> None:
         place = done.cell.out
         self.over.add(place)
         self.made[place] = self.steps[place]

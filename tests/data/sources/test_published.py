@@ -6,7 +6,7 @@ import pytest
 
 from metavib.core.errors import UserError
 from metavib.data.sources.catalog import DATASETS
-from metavib.data.sources.known import MissingDataError, home_of, require_files, rows_of
+from metavib.data.sources.published import MissingDataError, home_of, require_files, rows_of
 
 
 @pytest.mark.parametrize("name", [name for name in DATASETS if not name.startswith("rotated")])
