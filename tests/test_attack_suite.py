@@ -21,6 +21,7 @@ from attacks.polite import Asked
 from attacks.server import ROOT, served
 from attacks.stopping import InFlight, Stop
 from attacks.trial import MEMORY, Trial, stop_under, try_one
+from record_tables import faults
 
 pytestmark = pytest.mark.chaos
 
@@ -83,6 +84,8 @@ def test_what_is_not_kept_is_noticed() -> None:
     ]
     for changes in broken:
         assert not good(**changes).held
+        assert faults.broken(good(**changes).record())  # what the documents say of it
+    assert faults.broken(good().record()) == []
     assert good(p99=math.inf).record()["p99"] is None
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable
+from typing import Any
 
 from record_tables.records import company, markdown, record
+
+LATENCY, MEMORY, RECOVERY, STOPPED = 1.0, 1.5, 10.0, 30.0  # what is promised beside an attack
 
 
 def fuzzing() -> str:
@@ -82,11 +85,57 @@ def attacks() -> str:
             times = [
                 "none" if seen[what] is None else f"{seen[what]:.2f}" for what in ("p50", "p99", "longest")
             ]
-            share = f"{seen['memory_peak'] / seen['memory_at_rest']:.2f}"
             ends = ["" if seen[what] is None else f"{seen[what]:.0f}" for what in ("recovered", "stopped")]
-            rows.append([name, column, str(seen["asked"]), str(seen["errors"]), *times, share, *ends])
+            in_flight = ", ".join(
+                f"{count} x {status}" for status, count in sorted(seen.get("in_flight", {}).items())
+            )
+            share = f"{_memory(seen):.2f}"
+            held = "no" if broken(seen) else "yes"
+            rows.append(
+                [name, column, str(seen["asked"]), str(seen["errors"]), *times, share, *ends, in_flight, held]
+            )
     header = ["attack", "", "asked", "errors", "half within s", "99 % within s", "longest s"]
-    return markdown([*header, "memory, of that at rest", "recovered s", "stopped s"], rows)
+    header += ["memory, of that at rest", "recovered s", "stopped s", "in flight at the stop", "held"]
+    return markdown(header, rows)
+
+
+def broken_promises() -> str:
+    """Which attacks a server of today does not hold against, and what breaks."""
+    attacked = {name: own for name, own in record("attacks")["after"].items() if "cases" not in own}
+    found = {name: ", ".join(broken(own)) for name, own in attacked.items()}
+    found = {name: what for name, what in found.items() if what}
+    if not found:
+        return f"All {len(attacked)} attacks: held."
+    lines = [f"Held beside {len(attacked) - len(found)} of {len(attacked)} attacks. Not held:", ""]
+    return "\n".join([*lines, *(f"- {name}: {what}" for name, what in found.items())])
+
+
+def broken(seen: dict[str, Any]) -> list[str]:
+    """What is promised and was not kept beside an attack."""
+    found = []
+    if seen["p99"] is None:
+        found.append("more than 1 % of the requests had no answer")
+    elif seen["p99"] > LATENCY:
+        found.append(f"99 % within {seen['p99']:.2f} s")
+    if _memory(seen) >= MEMORY:
+        found.append(f"memory {_memory(seen):.2f} times that at rest")
+    if seen["recovered"] is None or seen["recovered"] > RECOVERY:
+        found.append(f"recovered after {seen['recovered']:.1f} s" if seen["recovered"] else "not recovered")
+    if seen["stopped"] is not None and seen["stopped"] > STOPPED:
+        found.append(f"stopped after {seen['stopped']:.0f} s")
+    if unanswered := sum(
+        n for status, n in seen.get("in_flight", {}).items() if status not in ("200", "503")
+    ):
+        found.append(f"{unanswered} requests in flight had no answer at the stop")
+    if seen["status"] != 0:
+        found.append(f"exit status {seen['status']}")
+    if not seen["holds"]:
+        found.append("the attacker got what it must not get")
+    return found
+
+
+def _memory(seen: dict[str, Any]) -> float:
+    return seen["memory_peak"] / seen["memory_at_rest"]
 
 
 def hostile_models() -> str:
@@ -102,6 +151,25 @@ def hostile_models() -> str:
                     shown = "a traceback" if seen["traceback"] else seen["said"].replace("|", "\\|")
                     rows.append([f"{name}: {case}", column, status, f"`{shown}`"])
     return markdown(["", "", "status", "what was said"], rows)
+
+
+def serving_compared() -> str:
+    """What serving without an attack costs now, beside the revision before the bounds."""
+    found = record("serving-compare")
+    names = {"images_a_second": "images a second", "cpu_ms_an_image": "CPU ms an image"}
+    names |= {"p50_ms": "half within ms", "p99_ms": "99 % within ms"}
+    rows = []
+    for way, own in found["ways"].items():
+        for column in ("before", "after"):
+            cells = [f"{own[column][what]:,.{0 if what == 'images_a_second' else 2}f}" for what in names]
+            rows.append([way, f"`{found['revisions'][column]}`", *cells])
+        rows.append([way, "after / before", *(f"{own['after / before'][what]:.2f}" for what in names)])
+    table = markdown(["", "revision", *names.values()], rows)
+    return (
+        f"{table}\n\n{found['cores']} cores with a load average of {found['load_average']:.1f}{company(found)}, "
+        f"{found['clients']} clients, {found['rounds']} rounds of {found['seconds']:g} s. Both revisions are "
+        "measured in turns; the ratios are those of a round, and the middle one counts."
+    )
 
 
 def two_processes() -> str:
@@ -139,5 +207,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "clock jumps": clock_jumps,
     "chaos machine": chaos_machine,
     "attacks": attacks,
+    "broken promises": broken_promises,
+    "serving compared": serving_compared,
     "hostile models": hostile_models,
 }

@@ -52,7 +52,7 @@ class Trial:
         """Whether everything that is promised was kept."""
         return (
             self.p99 <= LATENCY
-            and self.memory_peak <= MEMORY * self.memory_at_rest
+            and self.memory_peak < MEMORY * self.memory_at_rest
             and self.recovered <= RECOVERY
             and (self.stopped is None or self.stopped <= STOPPED)
             and self.status == 0
