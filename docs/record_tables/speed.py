@@ -79,6 +79,30 @@ def any_network_steps() -> str:
     return markdown([*header, "step / network", "eager / compiled"], rows)
 
 
+def exported_networks() -> str:
+    """What ONNX files of trained networks answer, beside what their models do."""
+    rows = [
+        [
+            f"`{network}`",
+            f"{own['side']}",
+            own["interpolation"],
+            f"{own['same label']} of {own['images']}",
+            f"{own['largest difference of a probability']:.5f}",
+            f"{own['mb']:.0f} MB",
+        ]
+        for network, own in record("exported-networks")["networks"].items()
+    ]
+    header = [
+        "network",
+        "side of its images",
+        "resized",
+        "same label",
+        "largest difference of a probability",
+        "file",
+    ]
+    return markdown(header, rows)
+
+
 def race() -> str:
     """DomainBed's runs one after another, and our grid."""
     found = record("domainbed-race")
@@ -231,6 +255,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "steps on the GPU": lambda: step_times("h200"),
     "steps on the CPU": lambda: step_times("cpu"),
     "networks on the GPU": any_network_steps,
+    "exported networks": exported_networks,
     "race": race,
     "validation": validation_cost,
     "prediction on the GPU": lambda: prediction_times("h200"),
