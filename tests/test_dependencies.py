@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from importlib import metadata
@@ -78,6 +79,13 @@ def test_the_command_that_makes_them_gives_the_same_form() -> None:
 
 def test_install_uses_them() -> None:
     assert "--constraint constraints.txt" in (ROOT / "Makefile").read_text()
+
+
+@pytest.mark.parametrize(("target", "installed"), [("demo", ["."]), ("install", [".", "'.[dev]'"])])
+def test_the_demo_installs_the_core_alone(target: str, installed: list[str]) -> None:
+    command = ["make", "--dry-run", "--always-make", "--directory", str(ROOT), target]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert re.findall(r"--editable (\S+)", done.stdout) == installed
 
 
 def test_the_release_audits_the_versions_and_lists_them_with_the_wheel() -> None:
