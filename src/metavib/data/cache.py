@@ -184,7 +184,7 @@ def _digests(root: Path, names: Sequence[str]) -> list[str]:
 
 
 def _file_times(path: Path) -> tuple[int, ...]:
-    """What changes when a file does, without reading it."""
+    """Size, times and place of a file, which change when it does; found without reading it."""
     try:
         status = path.stat()
     except OSError:

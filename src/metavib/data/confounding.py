@@ -1,4 +1,4 @@
-"""What spoils a study although every file is sound: classes that go with domains, classes too small to measure."""
+"""Faults of a study whose files are all sound: classes that go with domains, classes too small to measure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def cramers_v(counts: Counts) -> float:
 
 
 def remarks_on_counts(counts: Counts) -> list[str]:
-    """What the numbers of images say against a study, in words."""
+    """Remarks on the numbers of images that spoil a study."""
     remarks = []
     value = cramers_v(counts)
     if value >= CONFOUNDED:

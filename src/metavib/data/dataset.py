@@ -1,4 +1,4 @@
-"""What a dataset is: domains that are listed without opening an image, and opened one by one."""
+"""Datasets: domains that are listed without opening an image, and opened one by one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Reading = Callable[[int, int], None]  # is told (done, total) while images are r
 
 @dataclass(frozen=True)
 class Listing:
-    """What is known of one domain without opening an image."""
+    """Names, classes and parts of one domain, known without opening an image."""
 
     domain: str
     names: tuple[str, ...]  # stable unique id of each image: its path relative to the root, or "digit-00123"

@@ -63,7 +63,7 @@ def paler(
 def inverted(
     images: Float[Tensor, "batch channels height width"],
 ) -> Float[Tensor, "batch channels height width"]:
-    """Black for white."""
+    """Swap black and white."""
     return 1 - images
 
 

@@ -155,7 +155,7 @@ class EpisodeSampler:
 
     @property
     def bytes_a_step(self) -> int:
-        """What the stored images of one step take, of all runs."""
+        """The bytes of the stored images of one step, of all runs."""
         images = len(self.episode_keys) * self.domains * self.images
         return images * self.store.nbytes // len(self.store)
 

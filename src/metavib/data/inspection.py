@@ -66,7 +66,7 @@ class Alike:
 
 @dataclass(frozen=True)
 class Report:
-    """What `inspect` found."""
+    """The findings of `inspect`."""
 
     counts: dict[str, dict[str, int]]  # images by domain and class
     sizes: Sizes | None  # None where no image can be read
@@ -93,7 +93,7 @@ class Report:
         }
 
     def with_labels(self, check: LabelCheck) -> Report:
-        """The same data, its labels judged by other features."""
+        """A copy of the report whose labels are judged by other features."""
         images = sum(self.modes.values())  # that can be read
         former = () if self.labels is None else remarks_on_labels(self.labels, images)
         kept = [problem for problem in self.problems if problem.text not in former]
@@ -267,7 +267,7 @@ def _problems_of_domains(counts: dict[str, dict[str, int]]) -> list[DataProblem]
 
 
 def _consequence(homes: Sequence[str]) -> str:
-    """What it means for training that these domains alone have a class."""
+    """The consequence for training where these domains alone have a class."""
     if len(homes) == 1:
         return f"; {homes[0]} cannot be the target, and what is learnt of the class comes from there alone"
     if len(homes) == 2:

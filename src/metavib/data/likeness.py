@@ -26,7 +26,7 @@ _POPCOUNT = np.array([bin(number).count("1") for number in range(1 << 16)], dtyp
 
 
 class Look(NamedTuple):
-    """What is remembered of how an image looks."""
+    """The look of an image, reduced to what is compared."""
 
     hashed: int
     thumbnail: bytes  # SIDE x SIDE grey values

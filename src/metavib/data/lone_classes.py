@@ -19,7 +19,7 @@ NAMED = 5  # classes by name in a line; of more, how many
 
 
 def warnings_of(owners: Mapping[str, str]) -> list[str]:
-    """What a user should know about the lone classes of a run, a line for each domain that has some."""
+    """Warnings about the lone classes of a run, a line for each domain that has some."""
     by_domain: dict[str, list[str]] = {}
     for name, domain in owners.items():
         by_domain.setdefault(domain, []).append(name)

@@ -22,7 +22,7 @@ class Split:
 
     @property
     def in_words(self) -> str:
-        """What is held out."""
+        """The held-out domain, in words."""
         if self.target is None:
             return f"trained on all {len(self.train)} domains and nothing held out"
         return f"{self.target!r} unseen"
@@ -99,7 +99,7 @@ def split_domains(
 
 
 def _too_few(name: str, domains: Sequence[str], target: str | None, least: int, *, left: bool) -> str:
-    """What is missing, and what could be trained instead."""
+    """The text of the error for too few domains, with what could be trained instead."""
     text = f"{name} has {len(domains)} domain(s){' left' if left else ''}: {', '.join(domains)}; "
     sources = "1 source domain" if least == 1 else f"{least} source domains"
     if target is None:

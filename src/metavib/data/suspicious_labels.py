@@ -47,7 +47,7 @@ class Suspicious:
 
 
 class LabelCheck(NamedTuple):
-    """What the check found, and what it could not judge."""
+    """The outcome of the check: suspicious labels, and how much could be judged."""
 
     suspicious: tuple[Suspicious, ...]  # the clearest first
     judged: int  # classes
@@ -85,7 +85,7 @@ def features_of(pixels: UInt8[np.ndarray, "3 size size"]) -> np.ndarray:
 
 
 def remarks_on_labels(check: LabelCheck, all_images: int) -> list[str]:
-    """What was found, in words."""
+    """Remarks on the suspicious labels, in words."""
     if not check.suspicious:
         return []
     few = "; ".join(f"{one.name} looks like {one.looks_like!r}" for one in check.suspicious[:NAMED])

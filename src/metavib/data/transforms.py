@@ -1,4 +1,4 @@
-"""What happens to images between the cache and the network, in batches, on the training device."""
+"""Transforms between the cache and the network, in batches, on the training device."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Preprocessing(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """What an image takes before it is scaled."""
+        """The bytes of an image before it is scaled."""
         return self.channels * self.size * self.size
 
     def __call__(

@@ -99,7 +99,7 @@ def answered(algorithm: Algorithm, images: Embedded, calibration: Calibration) -
 
 
 def calibration_from(record: Any) -> Calibration | None:
-    """What a model directory keeps; None where it keeps nothing. Raises ValueError on nonsense."""
+    """Read the calibration of a model's description; None where it has none. Raises ValueError if malformed."""
     if record is None:
         return None
     found = made(Calibration, record)

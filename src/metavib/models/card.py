@@ -165,7 +165,7 @@ def _spread(spread: Spread | None) -> str:
 
 
 def _new_domain(results: Results) -> str:
-    """What runs that held domains out found, where they were named."""
+    """The paragraph on a new domain: results of runs that held domains out, where they were named."""
     expected = results.expected
     if expected is None:
         return (
@@ -192,7 +192,7 @@ def _new_domain(results: Results) -> str:
 
 
 def _assurance(across: DomainCalibration) -> str:
-    """What the calibration across domains found."""
+    """The paragraph on the calibration across domains."""
     rows = ["| left out | images | accuracy | mean confidence |", "|---|---|---|---|"]
     for name, one in across.left_out.items():
         rows.append(f"| {_quoted(name)} | {one.images:,} | {one.accuracy:.4f} | {one.confidence:.4f} |")

@@ -41,7 +41,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """What a model is, apart from its weights."""
+    """The description of a model: everything but its weights."""
 
     algorithm: str
     method: dict[str, Any]
@@ -199,7 +199,7 @@ def load_model(
 
 
 def description_of(path: Path) -> ModelDescription:
-    """What a model is. Its network is not built."""
+    """Read the description of a model. Its network is not built."""
     return _described(model_folder(path), places_of(path))[0]
 
 
@@ -229,7 +229,7 @@ def _input_of(description: ModelDescription) -> Input:
 
 
 def _described(folder: Path, places: tuple[Path, ...]) -> tuple[ModelDescription, Settings, str]:
-    """What `config.json` says, with the settings of the method and the sha256 of the weights."""
+    """Read `config.json`: the description, the settings of the method, and the sha256 of the weights."""
     record = read_json(folder / "config.json", *places)
     if type(record.get("format")) is int:  # the checksum of another version may be another one
         require_format(record, folder / "config.json", FORMAT)
@@ -293,7 +293,7 @@ def _require_possible(build: Callable[[], Algorithm], folder: Path) -> None:
 
 
 def _most_bytes(algorithm: Algorithm) -> int:
-    """What a file of these weights takes at most: as float64, with a line of the header for each."""
+    """The largest file of these weights, in bytes: as float64, with a line of the header for each."""
     state = algorithm.state_dict()
     return 8 * sum(tensor.numel() for tensor in state.values()) + 1024 * len(state) + (1 << 20)
 

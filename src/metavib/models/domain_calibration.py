@@ -1,4 +1,4 @@
-"""What a model's answers are worth on a domain nobody has seen, by source domains that were left out.
+"""Calibration for a domain nobody has seen, measured on source domains that were left out.
 
 Each source domain is left out in turn and answered by a head of the others, as it is and drifted, or by a model
 that was trained without it (`left_out`). From those answers come a temperature, which may grow with the distance
@@ -31,7 +31,7 @@ SURE_OF = 1e-30  # the least probability whose logarithm is taken
 
 @dataclass(frozen=True)
 class Tried:
-    """What the answers were like on one source domain that was left out, or on all of them with one drift."""
+    """Measurements of the answers on one left-out source domain, or on all of them with one drift."""
 
     images: int
     accuracy: float
@@ -99,7 +99,7 @@ class Range:
         return Range(statistics.fmean(values), min(values), max(values))
 
     def in_words(self) -> str:
-        """In per cent."""
+        """The range in per cent, for people."""
         return f"{100 * self.mean:.1f} % ({100 * self.low:.1f} to {100 * self.high:.1f})"
 
 
@@ -117,7 +117,7 @@ class Promise:
     drifts: int = 0  # that were tried too
 
     def in_words(self) -> str:
-        """For people."""
+        """The promise as a sentence."""
         error = "no answer" if self.error is None else f"{self.error.in_words()} of the answers wrong"
         text = (
             f"{self.asked}: measured on {self.domains} left-out source domains ({self.images:,} images"
@@ -248,7 +248,7 @@ def tempered(
 
 
 def domain_calibration_from(record: Any, classes: int) -> DomainCalibration | None:
-    """What a model directory keeps; None where it keeps nothing. Raises ValueError on nonsense."""
+    """Read the record of a model's description; None where there is none. Raises ValueError if malformed."""
     if record is None:
         return None
     if not isinstance(record, dict) or type(record.get("version")) is not int:

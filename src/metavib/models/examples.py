@@ -29,7 +29,7 @@ BYTES = 64 << 20  # of the file
 
 @dataclass(frozen=True)
 class KeptExamples:
-    """What the description of a model says of its examples."""
+    """The entry for kept examples in the description of a model."""
 
     images: int
     sha256: str

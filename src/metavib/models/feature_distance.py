@@ -28,7 +28,7 @@ class PackedArray:
 
     @staticmethod
     def of(values: Tensor) -> PackedArray:
-        """These numbers."""
+        """Pack these numbers."""
         array = values.detach().cpu().numpy().astype("<f4")
         return PackedArray(tuple(array.shape), base64.b64encode(array.tobytes()).decode())
 
@@ -82,7 +82,7 @@ class FeatureDistance:
         return FeatureDistance(means, directions, variances, self.rest, self.unit)
 
     def record(self) -> DistanceRecord:
-        """Plain values."""
+        """The fitted distance as plain values."""
         means, directions, variances = (
             PackedArray.of(values) for values in (self.means, self.directions, self.variances)
         )
@@ -90,7 +90,7 @@ class FeatureDistance:
 
     @staticmethod
     def from_record(record: DistanceRecord) -> FeatureDistance:
-        """What the record holds; ValueError on nonsense."""
+        """Read a record. Raises ValueError if malformed."""
         means, directions, variances = (
             packed.tensor() for packed in (record.means, record.directions, record.variances)
         )

@@ -55,7 +55,7 @@ class Answers(NamedTuple):
 
     @staticmethod
     def joined(parts: Sequence[Answers]) -> Answers:
-        """One after another."""
+        """Concatenate answers."""
         return Answers(*(torch.cat(values) for values in zip(*parts, strict=True)))
 
     @property
@@ -84,7 +84,7 @@ class Answers(NamedTuple):
 
 @dataclass(frozen=True)
 class LeftOut:
-    """What stands for a new domain."""
+    """Answers on domains that stand for a new one."""
 
     clean: dict[str, Answers]  # by source domain
     drifted: dict[str, dict[str, Answers]]  # by drift and source domain

@@ -17,7 +17,7 @@ from metavib.core.shapes import Float, Int
 
 
 class Scores(NamedTuple):
-    """What the measures need to know of each sample, however many classes there are."""
+    """Inputs of the measures for each sample, of a size that does not grow with the classes."""
 
     labels: Int[Tensor, "samples"]
     predicted: Int[Tensor, "samples"]  # the most probable class
@@ -51,7 +51,7 @@ class Measure:
 
     @property
     def scale(self) -> int:
-        """What the number of a record is multiplied by where it is shown in its unit."""
+        """The factor from the number of a record to the unit in which it is shown."""
         return 100 if self.unit == "%" else 1
 
     def allows(self, value: float) -> bool:

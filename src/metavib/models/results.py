@@ -1,4 +1,4 @@
-"""What a run has measured, typed: `results.json`, and `validation.json` of a run whose target is still closed.
+"""The results of a run, typed: `results.json`, and `validation.json` of a run whose target is still closed.
 
 A measure is a name with a mean and a deviation. Records have the measures that there were when they were made: one
 that came later is absent from them (`Measurement.mean` is None), and nobody takes them for damaged.
@@ -37,7 +37,7 @@ class ClassAccuracies:
     images: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """The class accuracies as plain values."""
         plain: dict[str, Any] = {} if self.images is None else {"images": self.images}
         plain["per_class_accuracy"] = list(self.per_class_accuracy)
         if self.per_class_images is not None:
@@ -71,7 +71,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Unsure:
-    """What the threshold of `unsure` does on the unseen domain."""
+    """Effect of the threshold of `unsure` on the unseen domain."""
 
     coverage: float
     answered: float
@@ -81,7 +81,7 @@ class Unsure:
 
 @dataclass(frozen=True)
 class ExpectedDomain:
-    """What runs found on a domain that they held out."""
+    """Results of runs on a domain that they held out."""
 
     accuracy: float
     class_averaged_accuracy: float
@@ -91,7 +91,7 @@ class ExpectedDomain:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a model of all domains may reach on a new one."""
+    """The expected accuracy of a model of all domains on a new one."""
 
     runs: int
     domains: dict[str, ExpectedDomain]
@@ -102,7 +102,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Results:
-    """What a run is, and what it has measured."""
+    """The identity of a run, its main settings, and its measurements."""
 
     experiment: str  # its identity
     dataset: str
@@ -153,7 +153,7 @@ def write_results(path: Path, results: Results) -> None:
 
 
 def read_results(path: Path) -> Results:
-    """What the file holds; in one line, why it cannot be used."""
+    """Read the file. `UserError` says in one line why it cannot be used."""
     return results_from(read_json(path), path)
 
 

@@ -20,7 +20,7 @@ RISK = 0.05  # of `coverage_at_risk`
 
 
 class RiskCurve(NamedTuple):
-    """What happens if only the surest samples are answered: one point for each number of them."""
+    """The risk when only the surest samples are answered: one point for each number of them."""
 
     coverage: Float[Tensor, "samples"]  # the share of samples that is answered: 1/N, 2/N, ... 1
     risk: Float[Tensor, "samples"]  # the share of the answers that is wrong

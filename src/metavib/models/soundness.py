@@ -23,7 +23,7 @@ MOST_DRAWN = 2**28  # numbers that are drawn, or computed from draws, for one im
 
 
 def fault_of_weights(stored: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str | None:
-    """What is wrong with the values of a file of weights, in words."""
+    """The fault in the values of a file of weights, in words; None where there is none."""
     for name, tensor in stored.items():
         own = expected[name].dtype
         if tensor.dtype != own and not (tensor.is_floating_point() and own.is_floating_point):
@@ -45,7 +45,7 @@ def fault_of_size(algorithm: Algorithm) -> str | None:
 
 @torch.no_grad()
 def fault_of_answers(algorithm: Algorithm, preprocessing: Preprocessing, device: torch.device) -> str | None:
-    """What is wrong with the answers of a model that is loaded, in words."""
+    """The fault in the answers of a loaded model, in words; None where there is none."""
     embedded = algorithm.embed(preprocessing(probe_pixels(preprocessing).to(device)))
     at_mean = algorithm.predictive(embedded, None).log_probabilities[0, 0]
     sampled = algorithm.predictive(embedded, shared_noise(algorithm, 0, device)).probabilities()

@@ -148,7 +148,7 @@ class Estimate(NamedTuple):
 
 
 class Price(NamedTuple):
-    """What things cost here, in seconds."""
+    """Measured costs on this machine, in seconds."""
 
     step: float  # of all runs of a stack
     image: float  # that passes through the network of one of them, forward
@@ -203,7 +203,7 @@ def estimate_of(opened: OpenRun) -> Estimate:
 
 
 def advice_on(plan: Estimate, experiments: Sequence[Experiment], device: torch.device) -> str | None:
-    """What to do about runs that may not fit, or that take long on a CPU, where something can be done."""
+    """Advice for runs that may not fit, or that take long on a CPU; None where nothing can be done."""
     freezable = device.type == "cpu" and any(can_be_frozen(experiment) for experiment in experiments)
     room = (free_memory(device) + (taken() if device.type == "cpu" else 0)) / 2**30
     if plan.gigabytes is not None and plan.gigabytes > room:
@@ -233,7 +233,7 @@ def _steps_made(run: Run) -> int:
 
 
 def _memory_in_all(stack: Sequence[Run]) -> int:
-    """What training takes, and on a CPU what the process has taken already, the images too."""
+    """The memory of training; on a CPU with all that the process holds already, images included."""
     before = taken()  # a process keeps what its losses gave back
     training = len(stack) * memory_of(stack[0])
     store = stack[0].sources.train.store

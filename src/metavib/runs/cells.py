@@ -32,7 +32,7 @@ class Cell:
 
 
 def stack_key(experiment: Experiment) -> str:
-    """What the runs of a stack have in common, as one string."""
+    """The key of a stack: runs with the same key can be trained as one program."""
     values = experiment.to_json()
     for name in ("target", "seed", "preset"):
         del values[name]

@@ -1,4 +1,4 @@
-"""What is refused before a run begins, in words that say what to do."""
+"""Checks before a run begins. Each refuses in words that say what to do."""
 
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ def check_directory(
 
 
 def _results(path: Path, target: str | None) -> Results:
-    """What a finished run has measured. It may be older than some of today's measures."""
+    """The results of a finished run, which may be older than some of today's measures."""
     results = read_results(path)
     if results.unseen_domain != target or (target is not None and results.unseen is None):
         raise UserError(

@@ -40,7 +40,7 @@ def without_each(experiment: Experiment, domains: Sequence[str], folder: Path) -
 
 
 def accuracy_of(measured: Measurement | None) -> float:
-    """What settings are chosen by."""
+    """The mean accuracy, by which settings are chosen. Raises `UserError` where there is none."""
     mean = None if measured is None else measured.mean(MEASURE)
     if mean is None:
         raise UserError(
@@ -50,12 +50,12 @@ def accuracy_of(measured: Measurement | None) -> float:
 
 
 def unseen_accuracy(results: Results) -> float:
-    """What a fold says of its candidate: the accuracy on the domain that it left out."""
+    """The score of a fold: the accuracy on the domain that it left out."""
     return accuracy_of(results.unseen)
 
 
 class Judgement(NamedTuple):
-    """What runs say of a candidate: the mean of their scores, or why there is none."""
+    """The score of a candidate: the mean over its runs, or why there is none."""
 
     score: float | None
     failure: str | None

@@ -1,4 +1,4 @@
-"""What a model of all domains may reach on a new one: taken from runs that held domains out.
+"""The accuracy to expect of a model of all domains on a new one, from runs that held domains out.
 
 Such a model was measured on no domain that it has not seen. Runs of the same method on the same data, each with
 a domain held out, say what to expect.

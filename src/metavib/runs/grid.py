@@ -33,7 +33,7 @@ from metavib.training.stacks import begun_beside, folder_of, slice_checkpoint
 
 @dataclass(frozen=True)
 class CellResult:
-    """What became of a cell: its results, or why it has none."""
+    """The outcome of a cell: its results, or why it has none."""
 
     cell: Cell
     results: Results | None

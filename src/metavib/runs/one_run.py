@@ -59,7 +59,7 @@ class ExecutionContext:
 
 @dataclass(frozen=True)
 class SharedData:
-    """What earlier runs of a grid have opened: images that runs share are read once."""
+    """Datasets and images that earlier runs of a grid have opened; runs that share them read them once."""
 
     datasets: dict[tuple[str, str, int], Dataset] = field(default_factory=dict)
     last_store: LastStore = field(default_factory=LastStore)
@@ -246,7 +246,7 @@ def _train_and_measure(
 
 
 def _introduce(opened: OpenRun, say: Callable[[str], None]) -> None:
-    """What is about to be trained, and on what."""
+    """Say which experiment is about to be trained, and on which images."""
     experiment, sources = opened.experiment, opened.run.sources
     say(
         f"{experiment.algorithm} on {opened.dataset.name} ({opened.dataset.protocol}), "

@@ -1,4 +1,4 @@
-"""What a run writes down about itself before it begins: what decides it, and where it was made."""
+"""The record that a run writes before it begins: everything that decides it, and where it was made."""
 
 import subprocess
 import sys
@@ -71,12 +71,12 @@ class RunDescription:
 
 
 def read_description(directory: RunDirectory) -> RunDescription:
-    """What the run in this directory wrote down."""
+    """Read `experiment.json` of the run in this directory."""
     return described(read_json(directory.experiment), directory.experiment)
 
 
 def described(record: dict[str, Any], path: Path) -> RunDescription:
-    """What the record in this file says; in one line, why it cannot be used."""
+    """Read the record of a run. `UserError` says in one line why it cannot be used."""
     require_format(record, path, FORMAT)
     try:
         data, threads = record["data"], record.get("threads")

@@ -18,7 +18,7 @@ from metavib.training.run_directory import RunDirectory
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A finished run."""
+    """A finished run: its experiment, results and training log."""
 
     directory: RunDirectory
     experiment: Experiment

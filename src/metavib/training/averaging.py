@@ -55,7 +55,7 @@ class Valley:
     waiting: int = 0  # steps since, that are in it if the loss comes down again
 
     def observe(self, step: int, loss: float) -> ValleyState:
-        """What a further validation says."""
+        """Take the loss of one more validation, and return where the run stands."""
         length, self.step = step - self.step, step
         if self.threshold is None:
             self.losses = [*self.losses, loss][-OPTIMUM_PATIENCE:]
@@ -76,7 +76,7 @@ class Valley:
 
 
 class WeightAverage(ABC):
-    """What is kept of the weights of stacked runs; parameters have the runs along their first axis."""
+    """Averages of the weights of stacked runs; parameters have the runs along their first axis."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         self.parameters = dict(parameters)
@@ -123,7 +123,7 @@ class NoAverage(WeightAverage):
     """The weights as they are."""
 
     def update(self, step: Tensor, held: Tensor) -> None:
-        """Keep nothing."""
+        """Do nothing: no average is kept."""
 
 
 @final

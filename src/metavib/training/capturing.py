@@ -1,4 +1,4 @@
-"""What surrounds a step on a GPU that is to be recorded as a CUDA graph."""
+"""Contexts around a step on a GPU that is recorded as a CUDA graph."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def nothing_freed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def side_stream(device: torch.device) -> Iterator[None]:
-    """What is to be captured runs on another stream first, as CUDA graphs want it."""
+    """Run the work inside on another stream, as CUDA graphs need it before they are captured."""
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):

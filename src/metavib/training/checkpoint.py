@@ -113,7 +113,7 @@ def require_readable(folder: Path) -> None:
 
 
 def refused(restore: Restore) -> Restore:
-    """What goes on from a checkpoint in its `folder`, with an error in words where that holds something else.
+    """Decorate a function that restores from a checkpoint in `folder`: where it does not fit, `UserError` says so.
 
     Its checksums are right then: it was made by somebody else, or by other code than this.
     """
@@ -159,7 +159,7 @@ def in_words(folder: Path) -> str:
 
 
 class _DamagedError(Exception):
-    """What is wrong with one checkpoint."""
+    """The fault of one checkpoint, in words."""
 
 
 def _load(folder: Path, step: int, known_as: Sequence[str]) -> Checkpoint:

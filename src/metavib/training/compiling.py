@@ -95,7 +95,7 @@ class Compiled:
             algorithm.backbone.has_own_kernels = False
 
     def __call__(self, compute: Callable[[Callable[..., Any]], Found]) -> Found:
-        """What `compute` gives with the function: terms, and anything else. The first time, with both forms."""
+        """Return what `compute` makes of the function: terms, and more. The first call tries both forms of it."""
         if not self.wanted:
             return compute(self.function)
         if self.tried:
@@ -150,7 +150,7 @@ def of_step(algorithm: Algorithm, runs: int, sizes: tuple[Any, ...], wanted: boo
 
 
 def _shape_of(algorithm: Algorithm) -> tuple[Any, ...]:
-    """What algorithms share that are compiled once for all."""
+    """The key of a compiled function: algorithms with the same key share it."""
     shapes = tuple((name, tuple(value.shape)) for name, value in algorithm.named_parameters())
     return type(algorithm), hash(shapes)
 

@@ -210,7 +210,7 @@ def shared_out(assignments: Mapping[str, Any], algorithm: str, algorithms: Colle
 
 
 def differences(mine: Experiment, other: Experiment) -> list[str]:
-    """What differs between two experiments, in words."""
+    """The differences between two experiments, in words."""
     left, right = flat(mine.to_json()), flat(other.to_json())
     del left["preset"], right["preset"]
     return [

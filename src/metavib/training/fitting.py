@@ -1,4 +1,4 @@
-"""What follows from the network and the source images, and is measured before the first step (`fit = true`).
+"""Values that follow from the network and the source images, measured before the first step (`fit = true`).
 
 Networks differ: one step of Adam that suits SqueezeNet changes the features of a ResNet-50 three times as much. So
 the settings that depend on the network are given in units of what they do, and one probe on a few source images
@@ -39,7 +39,7 @@ LEAST_RATE, FIRST_RATE, HIGHEST_RATE = 1e-7, 1e-5, 1e-2
 
 
 class Fit(NamedTuple):
-    """What was measured; NaN where there is nothing to measure, and settings hold as they are."""
+    """The measured values. NaN: there was nothing to measure, and the setting holds as it is."""
 
     backbone_rate: float
     feature_scale: float
@@ -120,7 +120,7 @@ def backbone_rate(
 def first_distributions(
     algorithm: ProbabilisticClassifier, features: Float[Tensor, "some features"], labels: Int[Tensor, "some"]
 ) -> tuple[float, float]:
-    """What features are to be divided by, and log sigma^2 of the first psi and z.
+    """Return the divisor of the features, and log sigma^2 of the first psi and z.
 
     psi . z at the means grows with the square of the features' size. With a variance v of both, its draws have the
     variance w v^2 + (|psi|^2 + |z|^2) v, w being the latent width: that is DRAWN^2.

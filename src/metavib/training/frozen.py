@@ -49,7 +49,7 @@ class FrozenNetwork:
     stop: Callable[[], bool] = lambda: False  # asked between batches
 
     def algorithm(self, domains: int, train: Source) -> Algorithm:
-        """What is trained: the method on features of these. Its first weights depend on the seed alone."""
+        """The algorithm on features of these images. Its first weights depend on the seed alone."""
         experiment = self.experiment
         backbone = FixedFeatures(self.whole.backbone.feature_size)
         backbone.measure(batch.images.flatten(1) for batch in train.batches())

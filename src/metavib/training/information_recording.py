@@ -79,7 +79,7 @@ class InformationProbe:
 
 
 def probe_of(algorithm: Algorithm, validation: LabelledRows, seed: int) -> InformationProbe | str:
-    """What watches an algorithm on some of its source validation images, or why it cannot be watched."""
+    """A probe of an algorithm on some of its source validation images, or why it cannot be probed."""
     network = getattr(algorithm, "infer_latent", None)
     if not isinstance(network, InferenceNetwork):
         return f"{type(algorithm).__name__} has no bottleneck, so its information plane is not recorded."

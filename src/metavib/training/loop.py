@@ -167,7 +167,7 @@ class _Training:
         failures: dict[int, str] | None = None,
         logged: dict[int, dict[str, Any]] | None = None,
     ) -> TrainingProgress:
-        """Where training stands."""
+        """The progress of training, for a bar."""
         known = [state.accuracy for state in self.states if state.accuracy is not None]
         validation = sum(known) / len(known) if known else None
         done, efforts = self.program.done, self.efforts

@@ -197,7 +197,7 @@ class Optimizer:
         self.held[run] = 1.0
 
     def failures(self, term_names: Sequence[str]) -> dict[int, str]:
-        """What went wrong with which run since the start. This waits for the device."""
+        """Failures since the start by the number of the run, in words. Reading them waits for the device."""
         finite = torch.stack([p.flatten(1).isfinite().all(dim=1) for p in self.parameters.values()]).all(
             dim=0
         )

@@ -75,7 +75,7 @@ def paper(dataset: str, algorithm: str) -> Recipe:
 
 
 def fast(dataset: str, algorithm: str) -> Recipe:
-    """What reaches the same in a fraction of the iterations: a higher rate that falls to zero, and clipping."""
+    """A fraction of the paper's iterations for the same result: a higher rate that falls to zero, and clipping."""
     if is_digits(dataset):
         training = Training(steps=5_000, images_per_domain=256, learning_rate=2e-3, warmup=300)
         method = _method(algorithm, latent_width=256, beta=0.003, feature_size=0.0, initial_log_variance=-3.0)

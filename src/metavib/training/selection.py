@@ -13,7 +13,7 @@ from metavib.training.optimizer import Training
 
 @dataclass
 class RunState:
-    """What the loop knows of a run: the model that the selection rule keeps, and whether it still goes on."""
+    """State of a run within the loop: the model that the selection rule keeps, and whether training goes on."""
 
     best_accuracy: float = 0.0
     accuracy: float | None = None  # of the model that is kept

@@ -17,7 +17,7 @@ from metavib.training.optimizer import Training
 
 
 def fine_tuner(algorithm: Algorithm, seed: int) -> ERM:
-    """What trains the backbone of an algorithm in its first stage. The classifier depends on the seed alone."""
+    """ERM on the backbone of an algorithm, for its first stage. The classifier depends on the seed alone."""
     backbone = algorithm.backbone
     twice = backbone.twice_differentiable
     with torch.random.fork_rng(devices=[]):

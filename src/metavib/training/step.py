@@ -148,7 +148,7 @@ class Program:
         self.drawn: Drawn | None = None  # where images that do not fit on the device arrive
 
     def _fit(self, trainee: Trainee) -> Fit:
-        """What suits this run's network, where that is to be measured: all processes have what the first found."""
+        """Values fitted to this run's network; all processes take what the first one measured."""
         if not trainee.experiment.training.fit:
             return NOTHING
         episode = sampler_of([trainee]).draw(self.first)
@@ -169,7 +169,7 @@ class Program:
         self.counter.fill_(step)
 
     def fitted(self) -> dict[str, Tensor]:
-        """What algorithms measured before the first step of this stage, [runs, ...] each."""
+        """Values measured before the first step of this stage, [runs, ...] each."""
         found = {name: self.buffers[name] for name in self.algorithms[0].FITTED}
         if self.trainees[0].experiment.training.fit:
             found["backbone_share"] = self.optimizer.backbone_share
@@ -275,7 +275,7 @@ class Program:
     def _as_first(
         self, terms: dict[str, Tensor], gradients: dict[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """What every process computed for itself, as the first one did: machines differ in rounding.
+        """Return losses and gradients as the first process computed them: machines differ in rounding.
 
         The backbones' gradients are sums over the processes, and alike already.
         """
@@ -306,7 +306,7 @@ class Program:
 
 
 def sampler_of(trainees: Sequence[Trainee], division: Division | None = None) -> EpisodeSampler:
-    """What draws the episodes of these runs; `division`: only this process's own images of them."""
+    """The sampler of these runs' episodes. With a `division` it draws this process's own images alone."""
     experiment = trainees[0].experiment
     if division is not None and division.whole_images:
         division = None

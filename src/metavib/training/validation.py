@@ -24,7 +24,7 @@ FEW = 64  # images that are always looked at: they take no longer than a step
 
 @dataclass(frozen=True)
 class ValidationImages:
-    """What passes through the network at a validation."""
+    """Counts of images that pass through the network at a validation."""
 
     known: Source | LabelledRows  # training images, for what prediction takes from them
     judged: LabelledRows  # those that the model is asked for
@@ -88,7 +88,7 @@ def steps_between(settings: Training) -> int:
 
 
 def work_of_a_step(settings: Training, domains: int) -> int:
-    """What a step takes, in images that pass through the network once."""
+    """The cost of a step, in images that pass through the network once."""
     return BACK_AND_FORTH * min(settings.domains_per_episode, domains) * settings.images_per_domain
 
 
@@ -109,19 +109,19 @@ class Effort:
         return since // self.steps_between + (done == self.steps and since % self.steps_between > 0)
 
     def after(self, done: int) -> int:
-        """What is done after so many steps."""
+        """The work that is done after so many steps."""
         return done * self.step + self.validations(done) * self.validation
 
     @property
     def in_all(self) -> int:
-        """What there is to do."""
+        """The work of the whole run."""
         return self.after(self.steps) + self.measuring
 
 
 def effort_of(
     algorithm: Algorithm, train: Source, settings: Training, validated: int, measured: int
 ) -> Effort:
-    """What a run has to do that is validated with so many images, and measured on so many in the end."""
+    """The work of a run that is validated on so many images, and measured on so many in the end."""
     return Effort(
         steps=settings.steps,
         steps_between=steps_between(settings),

@@ -78,7 +78,7 @@ class Decoded(NamedTuple):
 
 
 class Scanned(NamedTuple):
-    """What a file says of itself, and the extremes of its values where they are more than bytes."""
+    """Facts about an image file, and the extremes of its values where they are more than bytes."""
 
     width: int
     height: int

@@ -1,4 +1,4 @@
-"""What the values of image files mean: how deep they are, and which of them are black and white.
+"""The meaning of an image file's values: their depth, and which of them are black and white.
 
 An 8-bit file says it itself: 0 is black and 255 is white. A deep one (16 or 32 bits, or floats) does not: a
 12-bit camera writes 0 to 4095 into 16 bits. So the range is found in the files that a model learns from

@@ -1,4 +1,4 @@
-"""What an image file asks of a decoder, counted from its structure before anything is decoded.
+"""The cost of decoding an image file, counted from its structure before anything is decoded.
 
 A small file can ask for much: a JPEG scan of 14 bytes passes over all pixels, an empty PNG chunk takes as long as
 a full one, and thousands of metadata entries may each point at the whole file. So each format is walked along its

@@ -82,7 +82,7 @@ def upright(image: Image.Image) -> Image.Image:
 
 
 def _turn_of(image: Image.Image) -> Image.Transpose | None:
-    """What EXIF or XMP asks for; broken metadata must not cost an image whose pixels are fine."""
+    """The turn that EXIF or XMP asks for; broken metadata must not cost an image whose pixels are fine."""
     if isinstance(image, ImageFile.ImageFile) and not (
         _METADATA & image.info.keys() or hasattr(image, "tag_v2")
     ):

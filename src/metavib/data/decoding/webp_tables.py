@@ -85,7 +85,7 @@ class _Reader:
         self._symbols = 0
 
     def table_bytes(self, width: int, height: int) -> int:
-        """What the tables take, at most, from where the transforms begin."""
+        """The most bytes that the tables take, from where the transforms begin."""
         width = self._past_transforms(width, height)
         cached = self._cache_bits()
         groups = 1
@@ -208,7 +208,7 @@ def _blocks(width: int, height: int, bits: int) -> int:
 
 
 def _table(lengths: list[int]) -> _Code:
-    """What the next bits mean. A code of one symbol takes none."""
+    """The table that decodes the next bits. A code of one symbol takes none."""
     used = [symbol for symbol, length in enumerate(lengths) if length]
     if len(used) == 1:
         return 0, [(0, used[0])]

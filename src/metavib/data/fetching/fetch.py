@@ -27,7 +27,7 @@ ROOM = 2.1  # times the archives: they, and what is in them
 
 @final
 class ContentError(UserError):
-    """What a mirror gave is whole, but is not the dataset."""
+    """A mirror's file is complete, but is not the dataset."""
 
 
 class Progress(NamedTuple):
@@ -46,7 +46,7 @@ class Fetched(NamedTuple):
 
 
 def publication_of(name: str) -> Publication:
-    """What is published of the dataset of this name."""
+    """The publication of the dataset of this name."""
     if name not in PUBLICATIONS:
         raise unknown_name("dataset to fetch", name, PUBLICATIONS)
     return PUBLICATIONS[name]

@@ -45,7 +45,7 @@ class HubFile(NamedTuple):
 
 
 class HubListing(NamedTuple):
-    """What the hub says of a dataset."""
+    """The hub's description of a dataset."""
 
     revision: str
     licence: str
@@ -106,7 +106,7 @@ def listing(repository: Repository) -> HubListing:
 
 
 def _asked(repository: Repository, branch: str) -> dict[str, Any]:
-    """What the hub says of one branch; an empty answer where there is no such branch."""
+    """The hub's answer about one branch; empty where there is no such branch."""
     address = (
         f"{_endpoint()}/api/datasets/{repository}/revision/{urllib.parse.quote(branch, safe='')}?blobs=true"
     )

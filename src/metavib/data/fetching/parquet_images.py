@@ -58,7 +58,7 @@ class Part(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What was written: which columns were taken, and how many rows have no label and were left out."""
+    """Record of the written images: the columns, and the number of rows left out for want of a label."""
 
     columns: Columns
     images: int
@@ -147,7 +147,7 @@ def _opened(file: Any, name: str) -> Any:
 
 
 def _features_of(schema: Any) -> dict[str, Any]:
-    """What each column is: as `datasets` wrote it into the file, else by how it is stored."""
+    """The kind of each column: as `datasets` wrote it into the file, else by how it is stored."""
     told: Any = {}
     try:
         told = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]

@@ -1,4 +1,4 @@
-"""What is published: addresses, licences and counts of the datasets that `metavib fetch` knows.
+"""Addresses, licences and counts of the datasets that `metavib fetch` knows.
 
 Nobody publishes hashes of these archives, so what is fetched is known by its layout and its numbers of images,
 classes and domains. An address of Google Drive has `confirm=t`, without which large files are answered by a page.
@@ -28,7 +28,7 @@ class Archive(NamedTuple):
 
 @dataclass(frozen=True)
 class Publication:
-    """A published dataset."""
+    """A published dataset: its files, licence and counts."""
 
     title: str
     paper: str

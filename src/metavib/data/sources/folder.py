@@ -57,7 +57,7 @@ def scan_classes(root: Path, folder: str, part: str) -> tuple[list[File], list[s
 
 
 def remarks_on(root: Path, folder: str, found: Sequence[File]) -> list[str]:
-    """What a reader of `root/folder/<class>/*` should know: classes without an image, links that lead back."""
+    """Remarks on `root/folder/<class>/*`: classes without an image, links that lead back."""
     known = {file.label for file in found}
     empty = [label for label in subfolders(root / folder) if label not in known]
     remarks = [f"class folder {folder}/{label} holds no image: the class is missing there" for label in empty]
@@ -90,7 +90,7 @@ def _leads_upward(path: Path) -> bool:
 
 
 def entries(folder: Path) -> list[Path]:
-    """What lies in a folder, less hidden files, sorted so that the file system does not matter."""
+    """Entries of a folder without hidden files, sorted so that the file system does not matter."""
     try:
         found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except FileNotFoundError as error:

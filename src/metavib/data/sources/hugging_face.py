@@ -31,7 +31,7 @@ class Repository(NamedTuple):
 
 
 def repository_of(name: str) -> Repository:
-    """What `hf:OWNER/NAME` names."""
+    """The repository that `hf:OWNER/NAME` names."""
     found = re.fullmatch(rf"{PREFIX}({_PART})/({_PART})", name)
     if found is None:
         raise UserError(f"{name!r} is no dataset of the Hugging Face hub: write hf:OWNER/NAME.")

@@ -48,7 +48,7 @@ def open_manifest(path: Path) -> Dataset:
 
 
 def manifest_name(path: Path) -> str:
-    """What the dataset of a manifest is called: as its file, or as the folder where the file is named as usual."""
+    """The name of a manifest's dataset: that of its file, or of the folder where the file is named as usual."""
     return path.resolve().parent.name if path.name in MANIFEST_NAMES else path.stem
 
 

@@ -1,4 +1,4 @@
-"""What datasets that are known by name share: where they are looked for, and what is said where they are not."""
+"""Shared by datasets that are known by name: where they are looked for, and the errors where they are not."""
 
 from __future__ import annotations
 

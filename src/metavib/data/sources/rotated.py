@@ -188,7 +188,7 @@ def _mnist_file(data_root: Path, name: str) -> bytes:
 
 @functools.lru_cache(maxsize=4)
 def _genuine_content(path: Path, name: str, changed: int) -> bytes:
-    """What the file holds, unpacked and checked once for all runs of a grid; `changed` tells a new file."""
+    """The content of the file, unpacked and checked once for all runs of a grid; `changed` tells a new file."""
     try:
         content = _unpacked(untrusted.read(path, _MOST_BYTES))
     except OSError as error:
@@ -231,7 +231,7 @@ def _keep(path: Path, packed: bytes) -> None:
 
 
 def _unpacked(data: bytes) -> bytes:
-    """What a gz file holds; nothing where it is damaged, which the checksum then finds."""
+    """The content of a gz file; empty where it is damaged, which the checksum then finds."""
     try:
         packed = data.startswith(b"\x1f\x8b")
         return zlib.decompressobj(wbits=31).decompress(data, _MOST_BYTES) if packed else data

@@ -26,7 +26,7 @@ RETRIES = 3
 
 @dataclass(frozen=True)
 class News:
-    """What an engine heard of a packet: a message of `work`, or {"kind": "lost", "why": ...}."""
+    """A message about a packet: one of `work`, or {"kind": "lost", "why": ...}."""
 
     packet: Packet
     message: dict[str, Any]
@@ -52,7 +52,7 @@ class Engine(ABC):
 
     @abstractmethod
     def news(self) -> list[News]:
-        """What there is to hear; waits a moment where there is nothing."""
+        """Return new messages; wait a moment where there are none."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -96,7 +96,7 @@ def train_all(
     retries: int = RETRIES,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[Path, CellResult]:
-    """What became of each cell, by its place. Finished cells are read and not trained again."""
+    """Train all cells, and return their outcomes by place. Finished cells are read and not trained again."""
     own = list(dict.fromkeys(cells))
     campaign = _Campaign(own, options, listener, retries)
     campaign.waiting.extend(packets_of(campaign.left, options, engine.device, engine.workers))
@@ -114,7 +114,7 @@ def train_all(
 
 
 class _Campaign:
-    """What is known of the cells of one call: those that are done, and the packets that wait or are away."""
+    """State of one call: the cells that are done, and the packets that wait or are away."""
 
     def __init__(
         self, cells: Sequence[Cell], options: PacketOptions, listener: Listener, retries: int

@@ -1,4 +1,4 @@
-"""What a sweep file asks for, checked before anything is trained."""
+"""The plan of a sweep, read from its file and checked before anything is trained."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What a sweep found: algorithms in order, each with its chosen settings, means and standard errors."""
+"""The ranking of a sweep: algorithms in order, with their chosen settings, means and standard errors."""
 
 import dataclasses
 import math
@@ -189,7 +189,7 @@ def as_markdown(record: Ranking) -> str:
 
 
 def caption(record: Ranking) -> str:
-    """What the numbers are."""
+    """The caption: measure, seeds, selection rule, search and protocol."""
     seeds = len(record.seeds)
     rule = record.select
     peeking = ", which PEEKS at the unseen domain: no fair comparison" if rule.peeks else ""

@@ -126,7 +126,7 @@ class RayEngine(Engine):
         self.active[self.task.remote(values, files, __version__, scratch)] = packet
 
     def news(self) -> list[News]:
-        """What came from the tasks; files go to their places before the message that tells of them."""
+        """Return the messages of the tasks; files go to their places before the message that tells of them."""
         try:
             ready, _ = self.ray.wait(list(self.active), timeout=0.5, fetch_local=False)
         except (self.ray.exceptions.RayError, ConnectionError) as error:

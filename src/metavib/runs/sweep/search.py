@@ -30,7 +30,7 @@ class Search(ABC):
         """The settings of this round."""
 
     def learn(self, number: int, scores: Sequence[float | None]) -> None:  # noqa: B027  # most need not
-        """What the settings of the round scored; None for one that could not be trained."""
+        """Take the scores of a round's settings; None for one that could not be trained."""
 
 
 @final

@@ -1,4 +1,4 @@
-"""What a sweep varies: for each setting a list of values, or a range to draw from."""
+"""The space of a sweep: for each setting a list of values, or a range to draw from."""
 
 import itertools
 import math
@@ -34,7 +34,7 @@ class Listed:
 
     @property
     def ends(self) -> tuple[Scalar, ...]:
-        """What must be good for the whole to be good."""
+        """The values to check: where they are valid, all of the dimension is."""
         return self.values
 
     def drawn(self, share: float) -> Scalar:
@@ -54,7 +54,7 @@ class Interval:
 
     @property
     def ends(self) -> tuple[Scalar, ...]:
-        """What must be good for the whole to be good."""
+        """The values to check: where they are valid, all of the dimension is."""
         return (int(self.low), int(self.high)) if self.whole else (self.low, self.high)
 
     def drawn(self, share: float) -> Scalar:

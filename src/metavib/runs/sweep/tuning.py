@@ -102,7 +102,7 @@ def contests_of(plan: Plan, out: Path) -> list[Contest]:
 
 
 def _digest(plan: Plan, seeds: Sequence[int]) -> str:
-    """What must be the same for scores of earlier trials to count."""
+    """The hash of all that must be equal for scores of earlier trials to count."""
     deciding = [
         plan.values,
         plan.settings,

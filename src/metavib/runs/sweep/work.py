@@ -1,4 +1,4 @@
-"""What a worker does with a packet, whichever engine brought it: train its cells and say how it goes."""
+"""The work on a packet, whichever engine brought it: train its cells, and report progress."""
 
 import time
 import traceback

@@ -18,7 +18,7 @@ Files = dict[str, bytes | None]  # by their path below the sweep's folder; None 
 
 
 def files_of(root: Path, cells: Iterable[Cell]) -> dict[str, bytes]:
-    """What a worker needs to go on with these cells: all that they left, but for models, which it makes itself."""
+    """The files that a worker needs to go on with these cells: all but models, which it makes itself."""
     own = list(cells)
     identities = {cell.experiment.identity() for cell in own}
     folders = [cell.out for cell in own]
