@@ -1,6 +1,8 @@
 """How many runs are stacked, and the memory that they take."""
 
 import dataclasses
+import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from metavib.runs.one_run import ExecutionContext, open_run
 from metavib.training.run_directory import RunDirectory
 
 CPU = torch.device("cpu")
+RESULTS = Path(__file__).parents[2] / "results"
 
 
 def test_stacking_pays_for_small_networks_on_a_gpu(cell):
@@ -129,6 +132,21 @@ def test_freezing_is_proposed_for_long_runs_on_a_cpu(cell, seconds, device, chan
     assert text is None or "--freeze keeps the network as it is" in text
     scratch = dataclasses.replace(experiment, weights="none")
     assert advice_on(Estimate(1, 0, seconds, 1.0), [scratch], torch.device(device)) is None
+
+
+def test_the_cost_that_is_named_is_that_of_the_records():
+    accuracy = {}
+    for name in ("pacs-fast", "frozen-pacs"):
+        found = json.loads((RESULTS / f"{name}.json").read_text())
+        rows = found["table"]["rows"] if "table" in found else [{"algorithm": "erm", "runs": found["runs"]}]
+        (row,) = [row for row in rows if row["algorithm"] == "erm"]
+        accuracy[name] = {
+            run["target"]: 100 * run["unseen"]["class_averaged_accuracy"]
+            for run in row["runs"]
+            if run.get("algorithm", "erm") == "erm"
+        }
+    cost = [accuracy["pacs-fast"][target] - accuracy["frozen-pacs"][target] for target in ("photo", "sketch")]
+    assert tuple(map(round, cost)) == capacity.COST_OF_FREEZING
 
 
 @pytest.mark.parametrize(("device", "free", "kept"), [("cpu", 5, 3), ("cuda", 8, 3)])
