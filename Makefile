@@ -49,7 +49,7 @@ test: $(INSTALLED)
 	$(PYTEST) -m "not ($(LONG))"
 
 test-all: $(INSTALLED)
-	@$(MAKE) --no-print-directory browser || echo "Without chromium, the tests in a browser are skipped."
+	@$(MAKE) --no-print-directory browser || echo "Without chromium, the tests in a browser are skipped; with CI=true they fail."
 	$(PYTEST) -m "$(LONG)"
 
 # With a GPU and torch alone: it needs none of the packages that tests on a CPU do.
