@@ -15,7 +15,7 @@ def front_door() -> str:
     rows += [[f"afterwards: `{name}`", f"{seconds:.1f}"] for name, seconds in own["calls"].items()]
     where = (
         f"Revision `{own['revision']}`, {own['machine']}, {own['cores']} cores with a load average of "
-        f"{own['load_average']:.1f}{company(own)} at the start."
+        f"{own['load_average']:.1f} at the start{company(own)}."
     )
     return f"{markdown(['step', 'seconds'], rows)}\n\n{where}"
 
