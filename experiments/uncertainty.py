@@ -24,7 +24,7 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from metavib.algorithms.base import Algorithm
 from metavib.core import atomic
 from metavib.core.device import resolve_device
 from metavib.data.drifts import foreign_images
@@ -56,6 +57,7 @@ from metavib.models.domain_calibration import (
 )
 from metavib.models.fold_answers import own_answers
 from metavib.models.left_out import Answers, Fold, LeftOut, answered_by_heads
+from metavib.models.look import embedded_with_look
 from metavib.models.measures import MEASURES
 from metavib.models.measuring import Embedded, embed
 from metavib.models.metrics import scored
@@ -166,17 +168,23 @@ def measured(path: Path, asked: Asked) -> dict[str, Any]:  # noqa: PLR0915  a ro
     nothing = foreign_images(99, preprocessing.channels, preprocessing.size, asked.device)
     strangers = {"foreign": nothing} | dict(zip(NOTHING, nothing.split(33), strict=True))
     strangers |= _strangers(preprocessing, dataset.name, split, asked)
+    shown_unseen = (preprocessing(target.store.gather(some)) for some in target.rows.split(256))
+    with torch.no_grad():
+        usual = _strangeness(calibrator, distances, _passed(algorithm, shown_unseen, calibrator)[1])
     kept = {"unseen": (raw, labels, distances), "validation": (of_validation, validation.labels, ones)}
     for kind, pictures in strangers.items():
         with torch.no_grad():
             shown = [preprocessing.normalised(some.to(asked.device)) for some in pictures.split(256)]
-            of_kind = torch.cat([algorithm.embed(some) for some in shown])
+            of_kind, seen = _passed(algorithm, shown, calibrator)
             far = calibrator.distances(of_kind, torch.cat(shown)).double().cpu()
+            strange = _strangeness(calibrator, far, seen)
         row[kind] = {
-            "found": (far > record.foreign_above).double().mean().item(),
-            "false": (distances > record.foreign_above).double().mean().item(),
-            "auroc": area_under_roc(distances, far),
-            "fpr_at_95": false_alarms(distances, far),
+            "found": (strange > 1).double().mean().item(),
+            "false": (usual > 1).double().mean().item(),
+            "auroc": area_under_roc(usual, strange),
+            "fpr_at_95": false_alarms(usual, strange),
+            "found_by_distance": (far > record.foreign_above).double().mean().item(),
+            "false_by_distance": (distances > record.foreign_above).double().mean().item(),
         }
         kept[kind] = (own_answers(algorithm, of_kind), torch.zeros(len(far)), far)
     for way in ("raw", "across_domains"):
@@ -222,6 +230,21 @@ def _fold(asked: Asked, experiment: Experiment, left_out: str) -> Fold:
             algorithm, description = load_model(path, asked.device)
             return Fold(algorithm, description.classes)
     raise FileNotFoundError(f"no fold without {experiment.target} and {left_out}")
+
+
+def _passed(
+    algorithm: Algorithm, shown: Iterable[Tensor], calibrator: Calibrator
+) -> tuple[Tensor, Tensor | None]:
+    """Features of images, and what is seen on the way."""
+    parts = [embedded_with_look(algorithm, some, calibrator.place) for some in shown]
+    features, seen = ([one for one in own if one is not None] for own in zip(*parts, strict=True))
+    return torch.cat(features), torch.cat(seen) if seen else None
+
+
+def _strangeness(calibrator: Calibrator, distances: Tensor, seen: Tensor | None) -> Tensor:
+    """Above 1 an image is foreign: the larger of both shares of their thresholds."""
+    looks = calibrator.looks(seen, distances.to(calibrator.distance.means)).double().cpu()
+    return torch.maximum(distances / calibrator.record.foreign_above, looks)
 
 
 def _strangers(preprocessing: Preprocessing, own: str, split: Split, asked: Asked) -> dict[str, Tensor]:

@@ -13,9 +13,13 @@ import metavib
 from metavib.algorithms import ALGORITHMS
 from metavib.core.errors import UserError
 from metavib.data.transforms import with_channels
+from metavib.models.calibrating import fitted
 from metavib.models.directory import ModelDescription, preprocessing_of, save_model
+from metavib.models.look import embedded_with_look, fitted_look
 from metavib.models.measuring import shared_noise
+from metavib.models.source_features import SourceFeatures
 from metavib.nn.backbones import BACKBONES
+from metavib.nn.watching import Place
 from metavib.serving import export as exporter
 from metavib.serving.export import TOLERANCE, export
 
@@ -28,7 +32,7 @@ CLASSES = ("cat", "dog", "eel")
 def model(tmp_path):
     """Writes a model directory of first weights, with class means of its own."""
 
-    def make(algorithm="metavib", backbone="digits"):
+    def make(algorithm="metavib", backbone="digits", *, calibrated=False):
         torch.manual_seed(0)
         kind = ALGORITHMS[algorithm]
         method = {} if algorithm == "erm" else {"latent_width": 16, "latent_draws": 3, "classifier_draws": 4}
@@ -51,11 +55,28 @@ def model(tmp_path):
             seed=0,
             experiment="e",
             split="s",
+            domain_calibration=calibration_of(built) if calibrated else None,
         )
         save_model(tmp_path / "model", built, description)
         return tmp_path / "model"
 
     return make
+
+
+@torch.no_grad()
+def calibration_of(algorithm):
+    """Across three domains of noise, of which the last classes are brighter."""
+    draw = torch.Generator().manual_seed(0)
+    place, labels = Place("passed", 1), torch.arange(60) % len(CLASSES)
+    parts = {}
+    for number, name in enumerate(("art", "photo", "sketch")):
+        images = 0.1 * number + 0.2 * labels.view(-1, 1, 1, 1) + torch.rand(60, 1, 28, 28, generator=draw)
+        parts[name] = embedded_with_look(algorithm, images, place)
+    sources = {name: (features, labels) for name, (features, _) in parts.items()}
+    look = fitted_look(place, {name: seen for name, (_, seen) in parts.items()})
+    return fitted(
+        algorithm, SourceFeatures(sources, sources, {}, parts["art"][0], (), least_contrast=0.05, look=look)
+    )
 
 
 def pictures(predictor, count):
@@ -105,6 +126,31 @@ def test_onnxruntime_says_what_the_predictor_says(model, tmp_path, algorithm, ba
                     assert found["model_entropy"][number] == pytest.approx(answer.model_entropy, abs=1e-4)
                     drawn = found["by_classifier"][:, number]
                     assert drawn == pytest.approx(np.array(answer.classifiers), abs=1e-4)
+
+
+@pytest.mark.parametrize("algorithm", ["erm", "metavib"])
+def test_a_calibrated_model_says_in_onnx_what_the_predictor_says(model, tmp_path, algorithm):
+    path = model(algorithm, calibrated=True)
+    export(path, "onnx", tmp_path / "out")
+    told = json.loads((tmp_path / "out" / "onnx.json").read_text())["calibrated_across_domains"]
+    predictor = metavib.load(path, mode="mean", device="cpu", coverage=0.9, sets=0.9)
+    images = np.concatenate([pictures(predictor, 4), np.zeros((1, 1, 28, 28), np.uint8)])
+    session = onnxruntime.InferenceSession(tmp_path / "out" / "mean.onnx")
+    names = [output.name for output in session.get_outputs()]
+    assert names == ["probabilities", "entropy", "distance", "look"]
+    found = dict(zip(names, session.run(None, {"images": images}), strict=True))
+    expected = predictor.classify(images)
+    assert found["probabilities"] == pytest.approx(expected.probabilities, abs=1e-4)
+    assert found["distance"] == pytest.approx(expected.from_sources, rel=1e-3)
+    foreign = found["distance"] > told["foreign_above_distance"]
+    foreign |= found["look"] > told["foreign_above_look"]
+    assert foreign.tolist() == expected.foreign.tolist()
+    assert foreign[-1]  # nothing is on it
+    below = told["unsure_below_confidence"]["coverage_90"]["confidence"]
+    confidence = found["probabilities"].max(axis=1)
+    assert (confidence < below - 1e-6).tolist() == expected.unsure.tolist()
+    in_set = 1 - found["probabilities"] <= told["sets_90_up_to"] + 1e-6
+    assert (in_set | (found["probabilities"] == confidence[:, None])).tolist() == expected.sets.tolist()
 
 
 def test_the_number_of_draws_is_the_callers(model, tmp_path):

@@ -13,6 +13,7 @@ __all__ = [
     "domain_calibration",
     "examples",
     "left_out",
+    "look",
     "measures",
     "measuring",
     "metrics",

@@ -14,6 +14,7 @@ from metavib.data.opening import Sources
 from metavib.models.domain_calibration import VERSION, DomainCalibration, Tried, tempered
 from metavib.models.feature_distance import FeatureDistance, fitted_distance
 from metavib.models.left_out import Answers, Fold, LeftOut, answered_by_folds, answered_by_heads
+from metavib.models.look import Look
 from metavib.models.source_features import Embedding, Saying, SourceFeatures, source_features
 
 LEVELS = 128
@@ -157,7 +158,10 @@ def _record(
     far = torch.tensor([_quantile(one.distances, 1 - CALLED_FOREIGN) for one in tried.values()])
     foreign_above = max(_quantile(far, 0.75), 1e-6)
     judged = {name: _tried(values, tried[name], levels, foreign_above) for name, values in calibrated.items()}
-    found = (distance(features.foreign) > foreign_above).double().mean().item()
+    strange = distance(features.foreign) > foreign_above
+    if features.look is not None and features.foreign_seen is not None:
+        strange |= Look(features.look, torch.device("cpu"))(features.foreign_seen.cpu()) > 1
+    found = strange.double().mean().item()
     residuals = torch.tensor([one.accuracy - one.confidence for one in judged.values()])
     scores = {
         name: _set_scores(
@@ -180,6 +184,7 @@ def _record(
         notes=left_out.notes,
         least_contrast=features.least_contrast,
         folds=left_out.folds,
+        look=features.look,
     )
 
 

@@ -28,7 +28,8 @@ from metavib.data.transforms import Preprocessing
 from metavib.models.calibration import Calibration, calibration_from
 from metavib.models.domain_calibration import DomainCalibration, domain_calibration_from
 from metavib.models.examples import KeptExamples
-from metavib.models.soundness import fault_of_answers, fault_of_size, fault_of_weights
+from metavib.models.look import LookRecord, fault_of_look
+from metavib.models.soundness import fault_of_answers, fault_of_size, fault_of_weights, probe_pixels
 from metavib.nn.backbone import Backbone, Input, Normalisation, input_of
 from metavib.nn.backbones import BACKBONES
 from metavib.nn.frozen import keep_stages
@@ -195,7 +196,16 @@ def load_model(
     laid_out.eval()
     if fault := fault_of_answers(laid_out, preprocessing_of(laid_out.backbone), device):
         raise UserError(f"the model in {folder} cannot be used: {fault}. Train it again.")
+    across = description.domain_calibration
+    if across and across.look and (fault := _fault_of_look(laid_out, across.look, device)):
+        raise UserError(f"the model in {folder} cannot be used: {fault}. Run metavib calibrate again.")
     return laid_out, description
+
+
+def _fault_of_look(algorithm: Algorithm, record: LookRecord, device: torch.device) -> str | None:
+    preprocessing = preprocessing_of(algorithm.backbone)
+    with torch.no_grad():
+        return fault_of_look(algorithm, preprocessing(probe_pixels(preprocessing).to(device)), record)
 
 
 def description_of(path: Path) -> ModelDescription:

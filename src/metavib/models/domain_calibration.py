@@ -19,10 +19,12 @@ from torch import Tensor
 
 from metavib.core.errors import UserError
 from metavib.core.plain_values import made
-from metavib.core.shapes import Float
+from metavib.core.shapes import Bool, Float
 from metavib.models.feature_distance import DistanceRecord, FeatureDistance, contrast_of
+from metavib.models.look import Look, LookRecord, place_of
+from metavib.nn.watching import Place
 
-VERSION = 2  # 1: drifts that break a model counted, and folds were heads
+VERSION = 3  # 1: drifts that break a model counted, and folds were heads; 2: nothing was known of looks
 FEWEST = 10  # answers that an error is taken from
 SURE_ENOUGH = 0.6  # of the error that is asked for: how unsure a single answer may be of itself
 FARTHEST = 1e6  # the distance of an image that shows nothing
@@ -68,6 +70,7 @@ class DomainCalibration:
     notes: tuple[str, ...] = ()  # what could not be had
     least_contrast: float = 0.0  # of an image that shows something, after normalisation
     folds: str = "heads"  # who answered: `heads` that were made again, or `whole` models without the domain
+    look: LookRecord | None = None  # of source images, whatever their class; None for a network without maps
 
     @property
     def images(self) -> int:
@@ -211,11 +214,31 @@ def _promise(
 
 
 class Calibrator:
-    """A record at work: calibrated probabilities and distances of images."""
+    """A record at work: calibrated probabilities, distances of images, and which are foreign."""
 
     def __init__(self, record: DomainCalibration, device: torch.device) -> None:
         self.record = record
         self.distance = FeatureDistance.from_record(record.distance).to(torch.zeros((), device=device))
+        self.look = None if record.look is None else Look(record.look, device)
+
+    @property
+    def place(self) -> Place | None:
+        """Where the network must be watched for looks."""
+        return place_of(self.record.look)
+
+    def looks(
+        self, seen: Float[Tensor, "images statistics"] | None, like: Float[Tensor, "images"]
+    ) -> Float[Tensor, "images"]:
+        """How unlike source images these look: above 1 they are of another kind; 0 where nothing is known."""
+        if self.look is None or seen is None:
+            return torch.zeros_like(like)
+        return self.look(seen).to(like)
+
+    def foreign(
+        self, distances: Float[Tensor, "images"], looks: Float[Tensor, "images"]
+    ) -> Bool[Tensor, "images"]:
+        """Images that are far from every class, or that look like no source image."""
+        return (distances > self.record.foreign_above) | (looks > 1)
 
     def distances(
         self, features: Float[Tensor, "images features"], images: Tensor | None = None
@@ -270,6 +293,10 @@ def domain_calibration_from(record: Any, classes: int) -> DomainCalibration | No
     if any(len(scores) != 101 or list(scores) != sorted(scores) for scores in found.set_scores.values()):
         raise ValueError("domain_calibration holds no quantiles")
     distance = FeatureDistance.from_record(found.distance)
+    if found.look is not None:
+        FeatureDistance.from_record(found.look.distance)
+        if found.look.above <= 0 or found.look.call < 0:
+            raise ValueError("domain_calibration holds a look without a threshold")
     if found.folds not in ("heads", "whole") or found.least_contrast < 0:
         raise ValueError("domain_calibration is of folds that are not known, or has a negative contrast")
     if len(distance.means) > classes:

@@ -7,7 +7,7 @@ others (probabilistic PCA): so much is known well from few images, and little en
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -66,12 +66,16 @@ class FeatureDistance:
     variances: Float[Tensor, "directions"]
     rest: float
     unit: float = 1.0
+    centres: Float[Tensor, "classes features"] = field(init=False)  # the means, whitened once for all images
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "centres", self._whitened(self.means))
 
     def __call__(self, features: Float[Tensor, "images features"]) -> Float[Tensor, "images"]:
         """Of each image to the nearest class, by one product of matrices."""
-        whitened, centres = self._whitened(features), self._whitened(self.means)
-        squared = whitened.square().sum(dim=1, keepdim=True) + centres.square().sum(dim=1)
-        squared = squared - 2 * whitened @ centres.mT
+        whitened = self._whitened(features)
+        squared = whitened.square().sum(dim=1, keepdim=True) + self.centres.square().sum(dim=1)
+        squared = squared - 2 * whitened @ self.centres.mT
         return squared.min(dim=1).values.clamp_min(0).sqrt() / self.unit
 
     def to(self, features: Tensor) -> FeatureDistance:

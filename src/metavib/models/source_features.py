@@ -17,10 +17,13 @@ from metavib.data.opening import LabelledRows, Sources
 from metavib.data.transforms import Preprocessing
 from metavib.models.directory import preprocessing_of
 from metavib.models.feature_distance import contrast_of
+from metavib.models.look import LookRecord, embedded_with_look, fitted_look
+from metavib.nn.watching import middle_of
 
 FEWEST_IMAGES = 20  # validation images of a domain; with fewer its training images are taken too
 MOST_TRAINING = 20_000  # training images whose features are used, spread over all
 MOST_HELD = 1_000  # images of a domain that nothing has seen, spread over all
+MOST_LOOKED = 300  # images of a domain whose look is taken, spread over all
 MADE_UP = 99  # images of nothing
 LEAST_CONTRAST = 0.2
 QUANTILES_OF = 1_000_000  # numbers at most, which torch takes
@@ -40,6 +43,8 @@ class SourceFeatures:
     notes: tuple[str, ...]
     untouched: bool = False  # by the domains: they are of a network that none of these images has changed
     least_contrast: float = 0.0  # below which an image shows nothing
+    look: LookRecord | None = None  # what source images look like, whatever their class
+    foreign_seen: Float[Tensor, "images statistics"] | None = None  # of the images of nothing, for the look
 
     def joined(self, domains: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
         """Of some domains: training features, their labels, and the features that are answered."""
@@ -67,7 +72,10 @@ def source_features(
     held, notes = (_all_rows(train, validation), ()) if known else _held_rows(train, validation)
     drifts = {} if known else drifts
     preprocessing = preprocessing_of(algorithm.backbone)
-    total = sum(map(len, train.values())) + (1 + len(drifts)) * sum(map(len, held.values()))
+    looked = {name: thinned(both(validation[name], own), MOST_LOOKED) for name, own in train.items()}
+    total = sum(map(len, [*train.values(), *looked.values()])) + (1 + len(drifts)) * sum(
+        map(len, held.values())
+    )
     done = 0
 
     def embedded(rows: LabelledRows, drift: Callable[[Tensor], Tensor] | None = None) -> Tensor:
@@ -85,7 +93,19 @@ def source_features(
             return finite(found)
         return features_of(algorithm, rows, drift, count)
 
+    def seen_of(rows: LabelledRows) -> Tensor:
+        nonlocal done
+        parts = []
+        for some in rows.rows.split(rows.store.batch_size):
+            shown = preprocessing(rows.store.gather(some))
+            parts.append(embedded_with_look(algorithm, shown, place)[1])
+            done += len(some)
+            say(done, total)
+        return finite(torch.cat([part for part in parts if part is not None]).cpu())
+
     pictures = foreign_images(MADE_UP, preprocessing.channels, preprocessing.size, sources.train.store.device)
+    place = middle_of(algorithm.backbone)
+    strange, seen = embedded_with_look(algorithm, preprocessing.normalised(pictures), place)
     return SourceFeatures(
         {name: (embedded(rows), rows.labels.cpu()) for name, rows in train.items()},
         {name: (embedded(rows), rows.labels.cpu()) for name, rows in held.items()},
@@ -93,10 +113,14 @@ def source_features(
             drift: {name: embedded(rows, change) for name, rows in held.items()}
             for drift, change in drifts.items()
         },
-        algorithm.embed(preprocessing.normalised(pictures)).cpu().float(),
+        strange.cpu().float(),
         tuple(notes),
         untouched=known is not None,
         least_contrast=_least_contrast(preprocessing, list(held.values())),
+        look=None
+        if place is None
+        else fitted_look(place, {name: seen_of(rows) for name, rows in looked.items()}),
+        foreign_seen=None if seen is None else seen.cpu(),
     )
 
 

@@ -19,5 +19,6 @@ __all__ = [
     "randomness",
     "timm_network",
     "two_layers",
+    "watching",
     "weights",
 ]

@@ -62,6 +62,10 @@ class Backbone(nn.Module, ABC):
     ] = ()  # DATA/weights/<one of them>-imagenet.safetensors holds such weights too
     head_keys: tuple[str, ...] = ("classifier.", "fc.")  # of a file of weights, and not ours to load
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.passed = nn.Identity()  # each stage passes here, where a hook can see it
+
     @staticmethod
     def of(
         network: nn.Module,
@@ -133,7 +137,8 @@ class Backbone(nn.Module, ABC):
         """The features of these images by themselves, or all stages."""
         with self._in_its_precision(images):
             if at_stages:
-                return tuple(map(_at_least_single, self.stages(images, self._masks(dropout))))
+                found = self.stages(images, self._masks(dropout))
+                return tuple(_at_least_single(self.passed(maps)) for maps in found)
             return (_at_least_single(self.extract(images, self._masks(dropout))),)
 
     @abstractmethod
@@ -190,8 +195,8 @@ class Staged(Backbone):
 
     @final
     def extract(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Tensor:
-        for features in self.stages(images, masks):  # noqa: B007
-            pass  # earlier stages are freed on the way
+        for maps in self.stages(images, masks):
+            features = self.passed(maps)  # earlier stages are freed on the way
         return features
 
 

@@ -49,10 +49,20 @@ class Assurance:
         self.set_score = None if sets is None else promised_sets(record, sets)
 
     def __call__(
-        self, probabilities: Tensor, by_classifier: Tensor, embedded: Tensor, images: Tensor | None = None
+        self,
+        probabilities: Tensor,
+        by_classifier: Tensor,
+        embedded: Tensor,
+        images: Tensor | None = None,
+        seen: Tensor | None = None,
     ) -> Assured:
-        """What the columns become; `images` are normalised, and tell blank ones where they are given."""
+        """What the columns become.
+
+        `images` are normalised, and tell blank ones where they are given; `seen` are the statistics of the maps
+        on the way (`look.embedded_with_look`), and tell images of another kind.
+        """
         distance = self.calibrator.distances(embedded, images)
+        looks = self.calibrator.looks(seen, distance)
         honest = self.calibrator.probabilities(probabilities, distance)
         in_set = None
         if self.set_score is not None:
@@ -62,7 +72,7 @@ class Assurance:
             honest,
             self.calibrator.probabilities(by_classifier, distance),
             honest.max(dim=1).values.double() < self.promise.threshold - 1e-6,
-            distance > self.record.foreign_above,
+            self.calibrator.foreign(distance, looks),
             distance,
             in_set,
         )

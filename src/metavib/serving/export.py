@@ -35,12 +35,13 @@ from metavib.models.domain_calibration import (
     promise_error,
     promised_sets,
 )
+from metavib.models.look import embedded_with_look
 from metavib.nn.functional.predictive import Predictive, entropy
 from metavib.nn.own_network import OwnNetwork
 from metavib.nn.randomness import bits, key_of, normal
 
 SUFFIXES = {"onnx": ".onnx", "torch-export": ".pt2"}
-TOLERANCE = 1e-4  # the largest difference to the original, in probabilities and in nats
+TOLERANCE = 1e-4  # the largest difference to the original, in probabilities and nats; above 1 as a share
 
 Arrays = Sequence[np.ndarray]
 Caller = Callable[[Sequence[np.ndarray]], Arrays]
@@ -64,12 +65,12 @@ class Variant(nn.Module, ABC):
     scale: Tensor
 
     def __init__(self, algorithm: Algorithm, across: DomainCalibration | None = None) -> None:
-        """`across`: then probabilities are those of the calibration, and the distance is an output too."""
+        """`across`: then probabilities are those of the calibration, and distance and look are outputs too."""
         super().__init__()
         self.algorithm = algorithm
         self.calibrator = None if across is None else Calibrator(across, torch.device("cpu"))
         if across is not None:
-            self.outputs = (*self.outputs, "distance")
+            self.outputs = (*self.outputs, "distance", "look")
         self.preprocessing = preprocessing_of(algorithm.backbone)
         # Buffers of our own: what `Preprocessing` keeps between calls would be a tensor of the tracer's.
         self.register_buffer("offset", torch.tensor(self.preprocessing.mean).view(1, -1, 1, 1))
@@ -79,17 +80,23 @@ class Variant(nn.Module, ABC):
         """Images as they are decoded, for the network."""
         return (images.to(torch.float32) / 255.0 - self.offset) / self.scale
 
+    def embedded(self, shown: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The features of normalised images, and what is seen on the way where looks are known."""
+        place = None if self.calibrator is None else self.calibrator.place
+        return embedded_with_look(self.algorithm, shown, place)
+
     def assured(
-        self, answer: Predictive, embedded: Tensor, images: Tensor
+        self, answer: Predictive, embedded: Tensor, images: Tensor, seen: Tensor | None
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        """Probabilities, those by classifier, and the distance from the sources where it is known."""
+        """Probabilities, those by classifier, and distance and look where they are known."""
         by_classifier = answer.by_classifier()
         probabilities = by_classifier.mean(dim=0)
         if self.calibrator is None:
             return probabilities, by_classifier, ()
         distance = self.calibrator.distances(embedded, images)
         honest = self.calibrator.probabilities(probabilities, distance)
-        return honest, self.calibrator.probabilities(by_classifier, distance), (distance,)
+        looks = self.calibrator.looks(seen, distance)
+        return honest, self.calibrator.probabilities(by_classifier, distance), (distance, looks)
 
     @abstractmethod
     def example(self, batch: int, draws: int) -> tuple[Tensor, ...]:
@@ -113,12 +120,12 @@ class Mean(Variant):
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         shown = self.normalised(images)
-        embedded = self.algorithm.embed(shown)
+        embedded, seen = self.embedded(shown)
         answer = self.algorithm.predictive(embedded, None)
         if self.calibrator is None:
             return answer.probabilities(), answer.entropy()
-        probabilities, _, distance = self.assured(answer, embedded, shown)
-        return probabilities, entropy(probabilities), *distance
+        probabilities, _, far = self.assured(answer, embedded, shown, seen)
+        return probabilities, entropy(probabilities), *far
 
     def example(self, batch: int, draws: int) -> tuple[Tensor, ...]:
         return (self.images(batch),)
@@ -139,14 +146,14 @@ class Sampled(Variant):
     def forward(self, images: Tensor, classifier_noise: Tensor, latent_noise: Tensor) -> tuple[Tensor, ...]:
         noise = {"classifier": classifier_noise, "latent": latent_noise.unsqueeze(1)}
         shown = self.normalised(images)
-        embedded = self.algorithm.embed(shown)
+        embedded, seen = self.embedded(shown)
         answer = self.algorithm.predictive(embedded, noise)
         if self.calibrator is None:
             return answer.probabilities(), answer.entropy(), answer.model_entropy(), answer.by_classifier()
-        probabilities, by_classifier, distance = self.assured(answer, embedded, shown)
+        probabilities, by_classifier, far = self.assured(answer, embedded, shown, seen)
         total = entropy(probabilities)
         of_model = torch.minimum(answer.model_entropy(), total)
-        return probabilities, total, of_model, by_classifier, *distance
+        return probabilities, total, of_model, by_classifier, *far
 
     def example(self, batch: int, draws: int) -> tuple[Tensor, ...]:
         shapes = self.algorithm.prediction_noise_shapes(1)
@@ -224,7 +231,7 @@ def export_facts(
 
 
 def _assurance(across: DomainCalibration | None) -> dict[str, Any]:
-    """Thresholds of the usual promises: an answer is unsure below `confidence`, foreign above `distance`."""
+    """Thresholds of the usual promises: unsure is below a confidence, foreign above a distance or a look."""
     if across is None:
         return {}
     promises = [promise_error(across, 0.05), promise_coverage(across, 0.9)]
@@ -236,6 +243,7 @@ def _assurance(across: DomainCalibration | None) -> dict[str, Any]:
                 for name, promise in zip(("max_error_5", "coverage_90"), promises, strict=True)
             },
             "foreign_above_distance": across.foreign_above,
+            "foreign_above_look": 1.0,
             "sets_90_up_to": promised_sets(across, 0.9),  # the largest 1 - p of a label in a set
         }
     }
@@ -318,7 +326,7 @@ def _difference(variant: Variant, answer: Caller) -> float:
         found = answer([tensor.numpy() for tensor in inputs])
         for own, other in zip(expected, found, strict=True):
             assert own.shape == other.shape
-            largest = max(largest, float(np.abs(own - other).max()))
+            largest = max(largest, float((np.abs(own - other) / np.maximum(1, np.abs(own))).max()))
             if np.isnan(other).any():
                 return float("nan")
     return largest

@@ -33,6 +33,7 @@ from metavib.models.directory import (
     save_model,
 )
 from metavib.models.examples import Examples
+from metavib.models.look import embedded_with_look
 from metavib.models.measuring import shared_noise
 from metavib.nn.functional.predictive import entropy
 from metavib.nn.own_network import Given, own_network
@@ -210,14 +211,15 @@ class Predictor:
         They are as the model gives them: whoever hands them on asks whether they are `finite`.
         """
         batch = self.preprocessing(torch.from_numpy(np.ascontiguousarray(pixels)).to(self.device))
-        embedded = self.algorithm.embed(batch)
+        place = None if self.assurance is None else self.assurance.calibrator.place
+        embedded, seen = embedded_with_look(self.algorithm, batch, place)
         at_mean = None
         if self.mode == "steady" and self.noise is not None:
             by_classifier, at_mean = self.algorithm.drawn_and_mean(embedded, self.noise)
         else:
             by_classifier = self.algorithm.predictive(embedded, self.noise).by_classifier()
         wanted = classifiers and self.noise is not None
-        return self._predictions(by_classifier, at_mean, embedded, wanted, batch)
+        return self._predictions(by_classifier, at_mean, embedded, wanted, batch, seen)
 
     @torch.no_grad()
     def feature_width(self) -> int:
@@ -253,6 +255,7 @@ class Predictor:
         embedded: Tensor,
         classifiers: bool,
         images: Tensor,
+        seen: Tensor | None,
     ) -> Predictions:
         """`at_mean` are the probabilities of the answer, where they are not those of the draws."""
         of_draws = by_classifier.mean(dim=0)
@@ -260,7 +263,7 @@ class Predictor:
         probabilities = of_draws if at_mean is None else at_mean
         distances, assured = self._distances(embedded), None
         if self.assurance is not None:
-            assured = self.assurance(probabilities, by_classifier, embedded, images)
+            assured = self.assurance(probabilities, by_classifier, embedded, images, seen)
             probabilities, by_classifier = assured.probabilities, assured.by_classifier
         total = entropy(probabilities)
         of_model = torch.minimum(of_model, total)  # a part of it, also where the mean is surer than the draws

@@ -108,6 +108,7 @@ def calibration_in_json(record: DomainCalibration) -> dict[str, Any]:
 
 
 def _found(record: DomainCalibration) -> str:
-    most = max(one.foreign for one in record.left_out.values())
+    looks = {} if record.look is None else record.look.left_out
+    most = max([one.foreign for one in record.left_out.values()] + list(looks.values()))
     found = "" if record.foreign_found is None else f" {100 * record.foreign_found:.0f} % of made-up images"
     return f"called so:{found} of noise, blanks and stripes; at most {100 * most:.1f} % of a left-out source."

@@ -15,8 +15,10 @@ from metavib.interfaces.sklearn.array_training import as_pixels, numpy_of
 from metavib.models.calibrating import fitted
 from metavib.models.directory import preprocessing_of
 from metavib.models.domain_calibration import Calibrator, DomainCalibration, promised_sets
-from metavib.models.source_features import MADE_UP, SourceFeatures, finite
+from metavib.models.look import Passed, embedded_with_look, fitted_look
+from metavib.models.source_features import MADE_UP, MOST_LOOKED, SourceFeatures, finite
 from metavib.nn.randomness import key_of, permutation
+from metavib.nn.watching import middle_of
 
 EVERY = 10  # of so many samples of a class in a domain one is kept
 BATCH = 256
@@ -48,8 +50,12 @@ def calibrated(
     preprocessing = preprocessing_of(algorithm.backbone)
     device = next(algorithm.parameters()).device
     images = samples.ndim > 2
+    place = middle_of(algorithm.backbone) if images else None
 
     def embedded(rows: np.ndarray, drift: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        return finite(passed(rows, drift)[0])
+
+    def passed(rows: np.ndarray, drift: Callable[[Tensor], Tensor] | None = None) -> Passed:
         parts = []
         for start in range(0, len(rows), BATCH):
             pixels = torch.from_numpy(as_pixels(samples[rows[start : start + BATCH]], algorithm.backbone))
@@ -59,8 +65,9 @@ def calibrated(
                 given = preprocessing.normalised(drift(shown) if drift else shown)
             else:
                 given = preprocessing(pixels)
-            parts.append(algorithm.embed(given).cpu())
-        return finite(torch.cat(parts))
+            parts.append(embedded_with_look(algorithm, given, place))
+        features, seen = ([one for one in own if one is not None] for own in zip(*parts, strict=True))
+        return torch.cat(features).cpu(), torch.cat(seen).cpu() if seen else None
 
     def rows_of(number: int, held: bool) -> np.ndarray:
         return np.flatnonzero((domains == number) & (kept == held))
@@ -77,26 +84,35 @@ def calibrated(
         for drift, change in drifts.items()
     }
     notes: tuple[str, ...] = ()
+    look, foreign_seen = None, None
+    if place is not None:
+        rows = {str(name): np.flatnonzero(domains == n) for n, name in enumerate(names.tolist())}
+        looked = {name: passed(own[:: -(-len(own) // MOST_LOOKED)])[1] for name, own in rows.items()}
+        look = fitted_look(place, {name: seen for name, seen in looked.items() if seen is not None})
     if images:
         nothing = foreign_images(MADE_UP, preprocessing.channels, preprocessing.size, device)
-        foreign = algorithm.embed(preprocessing.normalised(nothing)).cpu()
+        foreign, foreign_seen = embedded_with_look(algorithm, preprocessing.normalised(nothing), place)
+        foreign = foreign.cpu()
     else:
         foreign = torch.empty(0, algorithm.backbone.feature_size, dtype=next(algorithm.parameters()).dtype)
         notes = (
             "features have no drifts: the network has seen every domain, and its answers are rather too good",
         )
-    return fitted(algorithm, SourceFeatures(parts[0], parts[1], drifted, foreign, notes))
+    given = SourceFeatures(parts[0], parts[1], drifted, foreign, notes, look=look, foreign_seen=foreign_seen)
+    return fitted(algorithm, given)
 
 
 def across_domains(
-    record: DomainCalibration | None, probabilities: Tensor, embedded: Tensor
+    record: DomainCalibration | None, probabilities: Tensor, passed: Passed
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities as they are calibrated, and distances from the training's classes; zeros without a record."""
+    """Probabilities as they are calibrated, and whether each sample is foreign; none is without a record."""
     if record is None:
-        return numpy_of(probabilities), np.zeros(len(embedded))
+        return numpy_of(probabilities), np.zeros(len(probabilities), dtype=bool)
+    embedded, seen = passed
     calibrator = Calibrator(record, embedded.device)
     distances = calibrator.distances(embedded)
-    return numpy_of(calibrator.probabilities(probabilities, distances)), numpy_of(distances)
+    foreign = calibrator.foreign(distances, calibrator.looks(seen, distances))
+    return numpy_of(calibrator.probabilities(probabilities, distances)), foreign.cpu().numpy()
 
 
 def sets_of(record: DomainCalibration, share: float, probabilities: np.ndarray) -> np.ndarray:

@@ -13,7 +13,6 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import Tensor
 
 from metavib.algorithms import algorithm_named
 from metavib.algorithms.base import Algorithm
@@ -45,6 +44,7 @@ from metavib.interfaces.sklearn.array_training import (
 )
 from metavib.models.directory import preprocessing_of
 from metavib.models.domain_calibration import DomainCalibration, promise_coverage, promise_error
+from metavib.models.look import Passed, embedded_with_look, place_of
 from metavib.models.measuring import Evaluation
 from metavib.nn.functional.predictive import Predictive, entropy
 from metavib.nn.networks import default_weights
@@ -223,8 +223,9 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         return self.predict_proba(X).max(axis=1) >= promise.threshold - 1e-6
 
     def foreign(self, X: ArrayLike) -> np.ndarray:
-        """Which samples are farther from every class than those of left-out domains are."""
-        return self._answers(X)[1] > self._calibration().foreign_above
+        """Which samples are farther from every class, or look more unusual, than those of left-out domains."""
+        self._calibration()
+        return self._answers(X)[1]
 
     def predict_sets(self, X: ArrayLike, share: float = 0.9) -> np.ndarray:
         """Which of `classes_` are in the set that holds the right one so often, as booleans."""
@@ -238,15 +239,12 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         return record
 
     def _answers(self, X: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        """Probabilities, and distances from the training's classes; zeros for one that is not calibrated."""
+        """Probabilities, and which samples are foreign; none for an estimator that is not calibrated."""
         record = getattr(self, "calibration_", None)  # an older version pickled none
-        found = [
-            across_domains(record, some.probabilities(), embedded)
-            for some, _, embedded in self._predictive(X)
-        ]
-        probabilities, distances = (np.concatenate(own) for own in zip(*found, strict=True))
+        found = [across_domains(record, some.probabilities(), own) for some, _, own in self._predictive(X)]
+        probabilities, foreign = (np.concatenate(own) for own in zip(*found, strict=True))
         require_finite(probabilities)
-        return probabilities / probabilities.sum(axis=1, keepdims=True), distances
+        return probabilities / probabilities.sum(axis=1, keepdims=True), foreign
 
     def _forget(self) -> None:
         """An interrupted or refused fit leaves nothing of an earlier one behind."""
@@ -306,8 +304,8 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         values = {name: getattr(self, name) for name in names}
         return {name: plain(value) for name, value in values.items()}
 
-    def _predictive(self, X: ArrayLike) -> Iterator[tuple[Predictive, Callable[[], Predictive], Tensor]]:
-        """Answers at the mean, some at a time, and a way to have them by draws, which all samples see alike."""
+    def _predictive(self, X: ArrayLike) -> Iterator[tuple[Predictive, Callable[[], Predictive], Passed]]:
+        """Answers at the mean, some at a time, a way to have them by draws that all see alike, features."""
         check_is_fitted(self)
         samples = validate_data(self, X, reset=False, allow_nd=True)
         if samples.shape[1:] != self.sample_shape_:
@@ -323,12 +321,13 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
             for purpose, shape in network.prediction_noise_shapes(1).items()
         }
         preprocessing = preprocessing_of(network.backbone)
+        place = place_of(getattr(getattr(self, "calibration_", None), "look", None))
         with torch.no_grad():
             for start in range(0, len(samples), BATCH):
                 pixels = torch.from_numpy(as_pixels(samples[start : start + BATCH], network.backbone))
-                embedded = network.embed(preprocessing(pixels.to(some.device)))
-                drawn = functools.partial(network.predictive, embedded, noise or None)
-                yield network.predictive(embedded, None), drawn, embedded
+                passed = embedded_with_look(network, preprocessing(pixels.to(some.device)), place)
+                drawn = functools.partial(network.predictive, passed[0], noise or None)
+                yield network.predictive(passed[0], None), drawn, passed
 
     def _loaded(self) -> Algorithm:
         if not hasattr(self, "_network"):  # it was pickled

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import shutil
+from dataclasses import asdict
 
 import pytest
 
@@ -41,7 +42,7 @@ def test_it_is_added_to_the_model_and_the_card(finished, calibrated_once):
     assert (
         set(told["left_out"]) == set(after["source_domains"]) == set(after["domain_calibration"]["left_out"])
     )
-    assert after["domain_calibration"]["version"] == 2
+    assert after["domain_calibration"]["version"] == 3
     changed = {name for name in after if after[name] != before.get(name)}
     assert changed == {"domain_calibration", "check"}
     assert (calibrated.run / "model" / "model.safetensors").read_bytes() == weights
@@ -62,6 +63,20 @@ def test_labels_stay_what_they_were(finished, calibrated):
     assert [one.label for one in before] == [one.label for one in after]
     assert {one.foreign for one in before} == {None}
     assert {one.foreign for one in after} <= {True, False}
+
+
+def test_a_calibration_of_another_network_is_refused(refused, calibrated):
+    from tests.forging import rewrite
+    from tests.models.test_domain_calibration import with_look
+
+    def forged(record):
+        record["domain_calibration"]["look"] = asdict(with_look().look)
+        return record
+
+    rewrite(calibrated.run / "model" / "config.json", forged)
+    image = next(calibrated.folder.rglob("*.png"))
+    told = refused("predict", calibrated.run, image)
+    assert "maps that the network lacks ('passed'). Run metavib calibrate again" in told
 
 
 def test_what_is_no_run_is_refused(refused, tmp_path):

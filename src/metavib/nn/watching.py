@@ -1,0 +1,90 @@
+"""What a network computes on its way to the features, seen by a hook: statistics of the maps at one place."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+
+from metavib.core.shapes import Float
+from metavib.nn.backbone import Backbone, Staged
+
+OCTAVES = 4  # by which the maps are smaller than the image
+LEAST_SIDE = 7  # of the maps
+IMAGES = 2  # that a network is tried with
+
+
+@final
+class Place(NamedTuple):
+    """The maps that a module of a backbone gives."""
+
+    module: str  # its name in the backbone
+    call: int  # which of its calls in one pass, from 0
+
+
+@torch.no_grad()
+def middle_of(backbone: Backbone) -> Place | None:
+    """The first maps at a sixteenth of the image's side; None where there are none, or where they are tiny.
+
+    Of modules within each other it is the outermost: a whole block, not the convolution it begins with.
+    """
+    found: list[tuple[int, int, Place]] = []  # depth, order
+    calls: dict[str, int] = {}
+
+    def keep(name: str, maps: Any) -> None:
+        call = calls[name] = calls.get(name, -1) + 1
+        if not isinstance(maps, Tensor) or maps.dim() != 4 or len(maps) != IMAGES:  # some are of windows
+            return
+        side, other = maps.shape[2:]
+        a_sixteenth = round(math.log2(backbone.image_size / side)) == OCTAVES
+        if side == other and side >= LEAST_SIDE and a_sixteenth:
+            found.append((name.count("."), len(found), Place(name, call)))
+
+    modules = [("passed", backbone.passed)] if isinstance(backbone, Staged) else backbone.named_modules()
+    handles = [_hooked(module, lambda maps, name=name: keep(name, maps)) for name, module in modules]
+    some = next(backbone.parameters(), torch.zeros(()))
+    try:
+        backbone(torch.zeros(IMAGES, backbone.channels, backbone.image_size, backbone.image_size).to(some))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return min(found)[-1] if found else None
+
+
+@contextmanager
+def watched(backbone: Backbone, place: Place | None) -> Iterator[list[Float[Tensor, "batch statistics"]]]:
+    """Inside, the list takes the statistics of the maps at this place, whenever this thread uses the backbone."""
+    kept: list[Tensor] = []
+    if place is None:
+        yield kept
+        return
+    calls, thread = 0, threading.get_ident()
+
+    def keep(maps: Tensor) -> None:
+        nonlocal calls
+        if threading.get_ident() == thread:
+            if calls == place.call:
+                kept.append(statistics_of(maps))
+            calls += 1
+
+    handle = _hooked(backbone.get_submodule(place.module), keep)
+    try:
+        yield kept
+    finally:
+        handle.remove()
+
+
+def statistics_of(maps: Float[Tensor, "batch channels side side"]) -> Float[Tensor, "batch statistics"]:
+    """Mean and deviation of each channel over the map."""
+    units = maps.flatten(2).to(torch.promote_types(maps.dtype, torch.float32))
+    mean = units.mean(dim=2, keepdim=True)
+    return torch.cat([mean[..., 0], (units - mean).square().mean(dim=2).sqrt()], dim=1)
+
+
+def _hooked(module: nn.Module, keep: Any) -> Any:
+    return module.register_forward_hook(lambda module, given, output: keep(output))

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from metavib.models.feature_distance import fitted_distance
+from metavib.models.look import Look, embedded_with_look, fault_of_look, fitted_look, place_of
+from metavib.nn.watching import Place, statistics_of
+from tests.models.test_measuring_measures import built
+
+PLACE = Place("passed", 1)
+
+
+def looks(count: int = 200, shift: float = 1.0) -> dict[str, Tensor]:
+    """Three sources, each moved in a direction of its own."""
+    draw = torch.Generator().manual_seed(0)
+    moved = shift * torch.eye(3, 6)
+    return {name: torch.randn(count, 6, generator=draw) + moved[n] for n, name in enumerate("abc")}
+
+
+def test_the_threshold_is_the_geometric_mean_of_what_sources_reach() -> None:
+    given = looks()
+    record = fitted_look(PLACE, given)
+    assert record is not None
+    product = 1.0
+    for name in given:
+        fit, unit = (torch.cat([own[start::2] for n, own in given.items() if n != name]) for start in (0, 1))
+        distance = fitted_distance(fit, torch.zeros(len(fit), dtype=torch.long), unit)
+        product *= torch.quantile(distance(given[name][1::2]), 0.95).item()
+    assert record.above == pytest.approx(product ** (1 / 3), rel=1e-5)
+    assert set(record.left_out) == set("abc")
+    assert max(record.left_out.values()) < 0.2
+
+
+def test_a_new_source_is_usual_and_other_things_are_not() -> None:
+    record = fitted_look(PLACE, looks())
+    assert record is not None
+    look = Look(record, torch.device("cpu"))
+    draw = torch.Generator().manual_seed(1)
+    new = torch.randn(500, 6, generator=draw) - torch.eye(1, 6)
+    assert (look(new) > 1).double().mean() < 0.15
+    assert (look(torch.full((5, 6), 4.0)) > 1).all()
+
+
+def test_the_sources_own_images_look_usual() -> None:
+    draw = torch.Generator().manual_seed(2)
+    wide, narrow = 5 * torch.randn(200, 4, generator=draw), 0.1 * torch.randn(200, 4, generator=draw)
+    record = fitted_look(PLACE, {"wide": wide, "narrow": narrow})  # whose reaches are far apart
+    assert record is not None
+    assert (Look(record, torch.device("cpu"))(wide) > 1).double().mean() <= 0.15
+
+
+def test_few_images_say_nothing() -> None:
+    assert fitted_look(PLACE, looks(9)) is None
+    assert fitted_look(PLACE, {"a": looks()["a"]}) is None
+
+
+@pytest.mark.parametrize("name", ["erm", "metavib", "d_sam"])
+def test_the_network_is_watched_while_it_embeds(name: str) -> None:
+    algorithm = built(name)
+    images = torch.rand(4, 1, 28, 28)
+    embedded, seen = embedded_with_look(algorithm, images, PLACE)
+    assert torch.equal(embedded, algorithm.embed(images))
+    assert seen is not None
+    torch.testing.assert_close(seen, statistics_of(algorithm.backbone.at_stages(images)[1]))
+    assert embedded_with_look(algorithm, images, None)[1] is None
+
+
+def test_maps_that_a_network_lacks_are_a_fault() -> None:
+    algorithm, images = built("erm"), torch.rand(2, 1, 28, 28)
+    own = embedded_with_look(algorithm, images, PLACE)[1]
+    assert own is not None
+    draw = torch.Generator().manual_seed(0)
+    record = fitted_look(PLACE, {n: torch.randn(20, own.shape[1], generator=draw) for n in "ab"})
+    assert record is not None
+    assert place_of(record) == PLACE
+    assert fault_of_look(algorithm, images, record) is None
+    other = fitted_look(PLACE, looks())
+    assert other is not None
+    for wrong in (
+        other,  # of another width
+        dataclasses.replace(record, module="network.blocks.3"),
+        dataclasses.replace(record, call=9),
+        dataclasses.replace(record, module="connected"),  # gives no maps
+    ):
+        assert "maps that the network lacks" in (fault_of_look(algorithm, images, wrong) or "")
