@@ -44,6 +44,15 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(scope="session")
+def frozen_records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The second archive, to be read only: images, weights and a calibrated run."""
+    root = tmp_path_factory.mktemp("frozen-records")
+    with tarfile.open(FIXTURES / "records-2.tar.xz") as packed:
+        packed.extractall(root, filter="data")
+    return root
+
+
 @pytest.fixture
 def records(unpacked: Path, tmp_path: Path) -> Callable[[str], Path]:
     """Makes a copy of one of the records, which may be changed."""

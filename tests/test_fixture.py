@@ -7,12 +7,17 @@ says where both are now.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from record_fixtures import GRID, IMAGES, STEPS, digest
+
+from metavib.models.directory import description_of
+from metavib.runs.provenance import read_description
+from metavib.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.whole
 
@@ -122,6 +127,42 @@ def test_a_model_predicts(metavib: Any, unpacked: Path, name: str) -> None:
     answers = [json.loads(line) for line in out.splitlines()]
     assert {label for one in answers for label in one["probabilities"]} == {"left", "right"}
     assert len(answers) == len(images)
+
+
+def test_a_frozen_run_of_another_image_size_is_finished_and_evaluated(
+    metavib: Any, frozen_records: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(frozen_records / "run", tmp_path / "run"))
+    before, here = digest(run), ["--data", frozen_records, "--device", "cpu", "--json"]
+    status, _, err = metavib("train", "--out", run, *here)
+    assert status == 0, err
+    assert "is finished already" in err
+    assert digest(run) == before
+    status, out, err = metavib("evaluate", run, *here)
+    assert status == 0, err
+    recorded = json.loads((run / "results.json").read_text())["unseen"]
+    assert json.loads(out)["measured"]["accuracy"]["mean"] == pytest.approx(recorded["accuracy"]["mean"])
+    experiment = read_description(RunDirectory(run)).experiment
+    assert (experiment.training.frozen, experiment.image_size) == (True, 64)
+    choice = json.loads((run / "choice.json").read_text())
+    assert choice["chosen"] == experiment.identity()
+    assert [one["settings"] for one in choice["candidates"]] == [
+        {"training.learning_rate": 0.001},
+        {"training.learning_rate": 0.01},
+    ]
+
+
+def test_a_calibrated_model_answers_by_its_calibration(metavib: Any, frozen_records: Path) -> None:
+    across = description_of(frozen_records / "run").domain_calibration
+    assert across is not None
+    assert set(across.left_out) == {"art", "cartoon", "sketch"}
+    images = sorted((frozen_records / "images" / "photo").rglob("*.png"))
+    words = ["--coverage", "90%", "--sets", "90%", "--device", "cpu", "--json"]
+    status, out, err = metavib("predict", frozen_records / "run", *images, *words)
+    assert status == 0, err
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert len(answers) == len(images)
+    assert all(one["label"] in one["labels"] and one["foreign"] in (True, False) for one in answers)
 
 
 def test_a_model_is_served(unpacked: Path, start: Callable[..., Any]) -> None:
