@@ -1,4 +1,4 @@
-"""What every algorithm is: a module whose losses are a pure function of parameters, episode and noise."""
+"""The base of all algorithms: a module whose losses are a pure function of parameters, episode and noise."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Algorithm(nn.Module, ABC):
     def backbone_features(
         self, images: Float[Tensor, "batch channels height width"]
     ) -> Float[Tensor, "batch features"]:
-        """What the backbone gives for images at test, before anything that the method puts on it."""
+        """The features of the backbone at test, before anything that the method adds."""
         return self.backbone(images)
 
     def forward(self, episode: Episode, noise: Noise) -> dict[str, Float[Tensor, ""]]:
@@ -135,7 +135,7 @@ class Algorithm(nn.Module, ABC):
         return drawn.by_classifier(), at_mean.probabilities()
 
     def class_means(self) -> Float[Tensor, "classes features"] | None:
-        """What `embed` gives for the source classes on average; None for a method that does not keep it."""
+        """The mean of `embed` over each source class; None for a method that does not keep it."""
         return None
 
     def prediction_noise_shapes(self, batch: int) -> Shapes:
@@ -144,7 +144,7 @@ class Algorithm(nn.Module, ABC):
 
 
 class SoftmaxClassifier(Algorithm):
-    """What ERM and most of its rivals are built on: one linear classifier on the backbone's features."""
+    """Base of ERM and most of its rivals: one linear classifier on the backbone's features."""
 
     def __init__(
         self,

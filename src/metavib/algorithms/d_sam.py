@@ -84,7 +84,7 @@ class DSAM(Algorithm):
         return dropout_shape(self.backbone, meta_train_images + meta_test_images)
 
     def embed(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch features"]:
-        """What all modules have aggregated, side by side."""
+        """The aggregated features of all modules, side by side."""
         for_all = [stage.unsqueeze(0) for stage in self._stages(images)]
         return self.aggregation.aggregated(self.domains, for_all).movedim(0, 1).flatten(1)
 

@@ -38,7 +38,7 @@ FEW_CLASSES = 256  # whose sums are made together, whether or not a batch has an
 
 
 class ProbabilisticClassifier(Algorithm):
-    """What MetaVIB shares with its ablations: inferred classifiers, latent codes, and the likelihood term."""
+    """Shared by MetaVIB and its ablations: inferred classifiers, latent codes, and the likelihood term."""
 
     @dataclass(frozen=True)
     class Config(Settings):

@@ -59,7 +59,7 @@ class Baseline(ProbabilisticClassifier):
 
 
 class Bottlenecked(ProbabilisticClassifier):
-    """What VIB and MetaVIB share: how a divergence is weighted."""
+    """Shared by VIB and MetaVIB: the weight of a divergence."""
 
     @dataclass(frozen=True)
     class Config(ProbabilisticClassifier.Config):

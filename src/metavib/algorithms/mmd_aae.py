@@ -101,7 +101,7 @@ class MMDAAE(SoftmaxClassifier):
         return shapes | {"prior": (meta_train_images + meta_test_images, self.code_width)}
 
     def embed(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch code"]:
-        """The codes."""
+        """The codes that the encoder gives."""
         return self.encoder(self.backbone(images))
 
 

@@ -1,4 +1,4 @@
-"""What every stage needs and no stage owns.
+"""Foundations: errors, settings, files, memory, terminal, processes. Every stage uses them; they use none.
 
 `errors.UserError` is the one error that users see, `settings.Settings` the base of all settings, `atomic`
 writes files that are whole or absent, `untrusted` opens files that others made, `foreign_text` shows text that

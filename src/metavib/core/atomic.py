@@ -153,7 +153,7 @@ def _flush_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def disk_errors_in_words(path: Path) -> Iterator[None]:
-    """What the disk refuses while this path is written, as an error of one line."""
+    """Turn errors of the disk while this path is written into a `UserError` of one line."""
     try:
         yield
     except OSError as error:

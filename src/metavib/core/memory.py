@@ -123,7 +123,7 @@ def _taken() -> dict[str, int]:
 
 
 def _available() -> int | None:
-    """What the machine can give without swapping: the page cache counts, since it gives way."""
+    """The memory that the machine can give without swapping, page cache included, since it gives way."""
     with contextlib.suppress(OSError):
         found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
         if found:
@@ -134,14 +134,14 @@ def _available() -> int | None:
 
 
 def free_in_groups(root: Path) -> int | None:
-    """What the control groups of the process leave it; None where none of them limits memory."""
+    """The memory that the control groups of the process leave it; None where none of them limits it."""
     groups = groups_of_process(root, "memory")
     found = [_free_in(folder, "total_" if first_version else "") for folder, first_version in groups]
     return min((free for free in found if free is not None), default=None)
 
 
 def _free_in(group: Path, prefix: str) -> int | None:
-    """What one control group leaves: its limit, less what is used and is not the page cache."""
+    """The memory that one control group leaves: its limit, less what is used and is not the page cache."""
     names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if prefix else ("memory.max", "memory.current")
     try:
         limit, used = (int((group / name).read_text()) for name in names)

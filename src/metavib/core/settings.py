@@ -101,7 +101,7 @@ def changed(settings: AnySettings, values: Mapping[str, Any], where: str) -> Any
 
 
 def absent_values(kind: type[Settings]) -> dict[str, Scalar]:
-    """What each setting is in a record that does not have it."""
+    """The value of each setting in a record that does not have it."""
     found: dict[str, Any] = {}
     for field in dataclasses.fields(kind):
         absent = field.metadata["absent"]

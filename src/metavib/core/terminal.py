@@ -1,4 +1,4 @@
-"""What people see: progress and warnings on stderr, results on stdout.
+"""Output for people: progress and warnings on stderr, results on stdout.
 
 With `--json` stdout is for the JSON alone, and results for people go to stderr. All text passes `foreign_text`.
 """
@@ -147,7 +147,7 @@ class Bar:
             self.written = len(line)
 
     def _end_line(self) -> None:
-        """What comes next begins a line of its own."""
+        """End the line of a bar, so that the next text begins a line of its own."""
         if self.written:
             print(file=sys.stderr)
             self.written = 0

@@ -34,7 +34,7 @@ class DoorError(OSError):
 
 
 def read(path: Path, most: int, *within: Path) -> bytes:
-    """What stood in the file when it was opened, `most` bytes at most.
+    """Read the file as it was when it was opened, `most` bytes at most.
 
     Where directories are given, it must really lie in one of them, links followed. OSError says what is wrong.
     """

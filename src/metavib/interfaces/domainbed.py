@@ -43,7 +43,7 @@ _SEEDS = 0x7FFFFFFFFFFFFFFF  # what a torch generator takes
 
 @dataclass(frozen=True)
 class Adapter(Settings):
-    """What the adapter decides beyond the method's own settings."""
+    """Settings of the adapter beyond the method's own."""
 
     algorithm: str = setting(
         "metavib", "the method or one of its ablations", choices=("metavib", "vib", "baseline")

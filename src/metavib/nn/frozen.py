@@ -14,7 +14,7 @@ from metavib.nn.backbone import PIXELS, Backbone
 
 @final
 class FixedFeatures(Backbone):
-    """What stands for a frozen backbone in training: features come in, as images of one pixel, and go out.
+    """Stand-in for a frozen backbone in training: features come in, as images of one pixel, and go out.
 
     It has no weights, so that a method on it trains what lies on the features alone.
     """

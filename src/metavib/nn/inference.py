@@ -62,7 +62,7 @@ class InferenceNetwork(nn.Module):
         return mean if self.direct is None else mean + self.direct(features)
 
     def layers(self, features: Float[Tensor, "*batch features"]) -> tuple[Tensor, Tensor, Gaussian]:
-        """What each of the three layers says, the last as a distribution (the information plane needs all)."""
+        """The output of each of the three layers, the last as a distribution (the information plane needs all)."""
         first = nn.functional.elu(self.hidden_1(features))
         second = nn.functional.elu(self.hidden_2(first))
         mean, log_variance = self.output(second).chunk(2, dim=-1)

@@ -9,7 +9,7 @@ from metavib.nn.backbone import Backbone, Input
 
 
 class Network(ABC):
-    """What `networks.network_named` gives for a name."""
+    """A network by its name, as `networks.network_named` gives it."""
 
     name: str
     small: bool = False  # one run alone leaves a GPU idle

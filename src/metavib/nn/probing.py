@@ -24,7 +24,7 @@ TOLERANCE = (
 
 
 class Seen(NamedTuple):
-    """What a layer gave."""
+    """The output of a layer."""
 
     layer: str
     kind: str
@@ -108,7 +108,7 @@ def require_pure(network: nn.Module, images: Tensor) -> None:
 
 
 def stage_ends(network: nn.Module, images: Tensor) -> tuple[Tensor, ...]:
-    """What the network has at the end of each of its stages but the last, found by what its layers give.
+    """The maps at the end of each stage but the last, found from the output of the layers.
 
     A stage ends where its maps become smaller. A network that keeps one size, as most transformers do, has four
     stages of equally many blocks.
@@ -155,7 +155,7 @@ def _positions(output: Tensor, images: int) -> int:
 
 
 def fault_of_second_order(backbone: nn.Module, images: Tensor) -> str | None:
-    """What keeps the features from being differentiated twice, in words; None where nothing does."""
+    """The reason why the features cannot be differentiated twice, in words; None where they can."""
     try:
         _twice(backbone, (images,))
     except (RuntimeError, NotImplementedError) as error:
@@ -165,7 +165,7 @@ def fault_of_second_order(backbone: nn.Module, images: Tensor) -> str | None:
 
 
 def fault_of_stacking(backbone: Any, images: Tensor) -> str | None:
-    """What keeps runs with this network from being trained as one program, in words; None where nothing does."""
+    """The reason why runs with this network cannot be trained as one program, in words; None where they can."""
     parameters, buffers = stack_module_state([backbone, backbone])
 
     def objective(own: dict[str, Tensor], kept: dict[str, Tensor]) -> Tensor:

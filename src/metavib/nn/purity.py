@@ -57,7 +57,7 @@ def make_pure(network: nn.Module) -> nn.Module:
 
 
 def _keep_constants(layer: nn.Module) -> None:
-    """What its owner does not train becomes a buffer: then no method trains it either."""
+    """Make buffers of parameters that their owner does not train, so that no method trains them either."""
     for name, own in list(layer.named_parameters(recurse=False)):
         if not own.requires_grad:
             delattr(layer, name)
@@ -123,7 +123,7 @@ def _copy_affine(layer: nn.modules.batchnorm._BatchNorm, made: GroupedNorm | Fro
 
 
 def _activation(layer: nn.Module, name: str) -> nn.Module | None:
-    """What timm's BatchNormAct2d does after it has normalised; of another subclass nothing is known."""
+    """The activation that timm's BatchNormAct2d applies after normalising; other subclasses are refused."""
     known = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
     if type(layer) in known:
         return None

@@ -1,4 +1,4 @@
-"""What run directories say, as tables and figures on one page. Nothing here trains.
+"""Reports on run directories: tables and figures on one page. Nothing here trains.
 
 `page.Page` is the page, `figures.FIGURES` the registry of figures, `judged.draw` draws them, `tables.tables_of`
 and `class_tables.class_tables` make the tables, and `paper` has the tables of the paper. `__all__` names the

@@ -49,7 +49,7 @@ class ClassTable:
 
     @property
     def caption(self) -> str:
-        """What the table says, and what it leaves out."""
+        """The caption of the table, with what it leaves out."""
         text = "Accuracy in % of each class in each domain, mean over seeds; the worst first."
         left_out = len(self.lines) - len(self.shown)
         return text + (f" {left_out:,} more are in the CSV." if left_out else "")

@@ -1,4 +1,4 @@
-"""What to expect on a new domain: how often a method is right, how often it answers, how often that is wrong."""
+"""Expectations for a new domain: how often a method is right, how often it answers, how often that is wrong."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEVIATIONS = 1.96  # of an interval of one run: 95 % where errors are normal
 
 @dataclass(frozen=True)
 class Answering:
-    """What one run did with the images of its unseen domain."""
+    """The answers of one run on its unseen domain, counted."""
 
     answered: float  # the share of images
     wrong: float | None  # the share of those answers; None where there are none
@@ -31,7 +31,7 @@ class Answering:
 
 @dataclass(frozen=True)
 class Stated:
-    """What calibrations across domains said beforehand, without an image of the unseen domain."""
+    """Statements of calibrations across domains, made without an image of the unseen domain."""
 
     accuracy: Range
     answered: Range
@@ -164,7 +164,7 @@ def _answering(run: RunRecord, asked: Mapping[Path, Judged]) -> Answering | None
 
 
 def _stated(found: Sequence[tuple[DomainCalibration, Promise]]) -> Stated:
-    """What the models of a method state, taken together."""
+    """The statements of all models of a method, taken together."""
     errors = [promise.error for _, promise in found if promise.error is not None]
     return Stated(
         _range_over([record.expected_accuracy for record, _ in found]),

@@ -56,7 +56,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Missing:
-    """What stands in place of a figure that cannot be drawn: why, and how to get it."""
+    """The placeholder of a figure that cannot be drawn: why, and how to get it."""
 
     name: str
     title: str
@@ -64,7 +64,7 @@ class Missing:
 
 
 def drawing(name: str, draw: Callable[[Any], None], *, width: float = 7.0, height: float = 4.0) -> Drawing:
-    """What `draw` puts on a matplotlib figure of this size in inches."""
+    """Draw with `draw` on a matplotlib figure of this size in inches."""
     require_installed("matplotlib", "figures need matplotlib", package="matplotlib")
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg

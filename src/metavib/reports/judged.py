@@ -29,7 +29,7 @@ SHOWN = 6  # images answered rightly, and wrongly, whose pixels are kept
 
 @dataclass(frozen=True)
 class ModelAnswers:
-    """What a model says of some images. Draws are the same for every image, as in `metavib predict --sampled`."""
+    """A model's answers for some images. Draws are the same for every image, as in `metavib predict --sampled`."""
 
     labels: Tensor  # [images]
     features: Tensor  # [images, dim]: what the method's head sees
@@ -157,7 +157,7 @@ def calibrated(answers: ModelAnswers, temperature: float) -> ModelAnswers:
 
 
 class Material:
-    """What figures are drawn from. Models are asked once, and only if a figure needs their answers."""
+    """The data behind figures. Models are asked once, and only if a figure needs their answers."""
 
     def __init__(
         self,

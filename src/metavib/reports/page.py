@@ -28,7 +28,7 @@ MOST_NAMED = 12  # classes, seeds and so on; more are counted
 
 @dataclass(frozen=True)
 class Section:
-    """What the page says of one group of runs."""
+    """The section of the page on one group of runs."""
 
     group: Group
     figures: tuple[Figure | Missing, ...]
@@ -145,7 +145,7 @@ def _expected_caption(rows: Sequence[Expectation]) -> str:
 
 
 def _final(run: RunRecord) -> dict[str, Any]:
-    """What is known of a model that was trained on all domains."""
+    """Facts about a model that was trained on all domains."""
     validation, expected = run.results.source_validation, run.results.expected
     return {
         "folder": run.directory.path.name,
@@ -164,7 +164,7 @@ def _mean_and_deviation(accuracy: Spread | None) -> str:
 
 
 def _unsure(run: RunRecord) -> str:
-    """What the threshold does on the unseen domain, and how many images it rests on."""
+    """The effect of the threshold on the unseen domain, and the number of images that it rests on."""
     unsure = run.results.unsure
     if unsure is None:
         return "–"
@@ -174,7 +174,7 @@ def _unsure(run: RunRecord) -> str:
 
 
 def facts(group: Group) -> list[tuple[str, str]]:
-    """What the runs of a group have in common, and the values of what they do not."""
+    """Settings that the runs of a group have in common, and the values of those that they do not."""
     own = [run.experiment for run in group.runs]
     return [
         ("protocol", group.protocol),

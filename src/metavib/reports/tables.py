@@ -1,4 +1,4 @@
-"""What runs measured on their unseen domains: methods x targets, with the paper's numbers where it has them."""
+"""Tables of results on unseen domains: methods x targets, with the paper's numbers where it has them."""
 
 import statistics
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a model says of unseen images as its users hear it: sure, unsure or foreign.
+"""A model's verdicts on unseen images as its users see them: sure, unsure or foreign.
 
 The rule is the one of `metavib predict`. A model that was calibrated across domains answers by that calibration,
 with honest probabilities and `foreign`. Another one answers by the entropy of source validation images.
@@ -77,7 +77,7 @@ def verdicts_of(
 
 
 def place_of(domain: str, number: int) -> bytes:
-    """What decides which images a gallery shows, in rising order: a hash, the same for every model."""
+    """The sort key that decides which images a gallery shows: a hash, equal for every model."""
     return hashlib.sha256(f"{domain}\0{number}".encode(errors="surrogatepass")).digest()
 
 

@@ -1,4 +1,4 @@
-"""What torchrun tells its processes, read without torch."""
+"""The environment variables that torchrun gives its processes, read without torch."""
 
 import os
 

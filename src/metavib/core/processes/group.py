@@ -63,7 +63,7 @@ class Processes:
             self.wait()
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """What the first process makes, which JSON can say, in every process."""
+        """Return in every process what `make` gives in the first one: a value that JSON can hold."""
         if self.size == 1:
             return make()
         content = json.dumps(make()).encode() if self.first else b""

@@ -1,4 +1,4 @@
-"""What `metavib describe` says: what there is, what it means, and what a preset gives settings for the data."""
+"""The text of `metavib describe`: names, their meaning, and the settings that a preset has for the data."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def of_model(name: str, path: Path) -> dict[str, Any]:
 
 
 def of_network(name: str) -> dict[str, Any]:
-    """What a network takes and gives, as `--backbone` would have it."""
+    """Facts about a network: the images that it takes, its features, size and weights."""
     network = network_named(name, own_network(name) if is_own(name) else None)
     with torch.random.fork_rng(devices=[]):
         backbone = network.build()
@@ -217,7 +217,7 @@ class PresetChoice(NamedTuple):
             raise UserError(f"{unknown_name('dataset', self.dataset, NAMES)}, or a path that exists.")
 
     def recipes(self, algorithm: str | None = None, preset: str | None = None) -> dict[str, Recipe]:
-        """What the preset gives, by the data that it is for."""
+        """The recipes of the preset, by the data that they are for."""
         data = EITHER if self.dataset is None else {self.dataset: self.dataset}
         return {
             title: recipe_named(preset or self.preset, name, algorithm or self.algorithm)

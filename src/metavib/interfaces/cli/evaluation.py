@@ -110,7 +110,7 @@ def evaluate_run(arguments: argparse.Namespace) -> int:
 
 
 def _described(directory: RunDirectory) -> RunDescription:
-    """What the run wrote down. Records that cannot be read are refused here, before any image is measured."""
+    """Read the description of the run. Unreadable records are refused here, before any image is measured."""
     if not directory.path.is_dir():
         raise UserError(f"there is no run directory {directory.path}.")
     if directory.results.exists():

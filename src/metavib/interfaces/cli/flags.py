@@ -147,7 +147,7 @@ def check_checkpoint_seconds(arguments: argparse.Namespace) -> None:
 
 
 def asked_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What `load` is asked for: a coverage or an error, and sets."""
+    """The arguments of `load`: a coverage or an error, and sets."""
     from metavib.models.calibration import COVERAGE
 
     if arguments.coverage is not None and arguments.max_error is not None:

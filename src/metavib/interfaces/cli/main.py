@@ -59,7 +59,7 @@ def _complain(text: str) -> None:
 
 
 def _remedy(error: Exception) -> str | None:
-    """What to do about an error of the machine or of a path; None for our own faults."""
+    """The remedy for an error of the machine or of a path; None for our own faults."""
     no_memory = isinstance(error, MemoryError) or "can't allocate memory" in str(error)
     if no_memory or type(error).__name__ == "OutOfMemoryError":
         return "out of memory: lower images_per_domain with --set, or use another --device."

@@ -1,4 +1,4 @@
-"""What people see of a run: progress, measures, classes, threshold, and what to expect of a new domain."""
+"""The outcome of a run for people: progress, measures, classes, threshold, and what a new domain may bring."""
 
 from collections.abc import Sequence
 
@@ -38,12 +38,12 @@ def show_results(title: str, measured: Measurement, algorithm: str, depends_on: 
 
 
 def depends_on(selection: str, average: str, protocol: str, split: str, seed: int) -> list[str]:
-    """What the numbers of a run depend on, in words."""
+    """Everything that the numbers of a run depend on, in words."""
     return [selected_by(selection, average), f"protocol: {protocol}", f"split {split}", f"seed {seed}"]
 
 
 def show_run(results: Results) -> None:
-    """What a run measured: on its unseen domain, or on source validation where nothing was held out."""
+    """Print the results of a run: on its unseen domain, or on source validation where nothing was held out."""
     title = "source validation (nothing was held out)"
     if results.unseen is not None:
         title = f"unseen domain {results.unseen_domain!r}"
@@ -75,7 +75,7 @@ def show_classes(rows: Sequence[ClassRow]) -> None:
 
 
 def show_threshold(results: Results) -> None:
-    """What the threshold of `unsure` does on the unseen domain, and how many images it rests on."""
+    """Print the effect of the threshold of `unsure` on the unseen domain, and how many images it rests on."""
     unsure = results.unsure
     if unsure is not None:
         right = "" if unsure.accuracy is None else f", {100 * unsure.accuracy:.1f} % of them rightly"
@@ -87,7 +87,7 @@ def show_threshold(results: Results) -> None:
 
 
 def show_expectation(results: Results) -> None:
-    """What to expect of a new domain, where runs that held domains out have measured it."""
+    """Print the expectation for a new domain, where runs that held domains out have measured it."""
     expected = results.expected
     if expected is None:
         print_result(

@@ -1,4 +1,4 @@
-"""What `metavib --version` says: metavib itself, and what decides how fast it is and how sums round."""
+"""The text of `metavib --version`: metavib, and all that decides its speed and how sums round."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ Show = Callable[[int, dict[str, float]], None]
 
 @dataclass(frozen=True)
 class EstimatorSettings(Settings):
-    """What the estimator decides beyond the package's settings."""
+    """Settings of the estimator beyond the package's."""
 
     hidden_width: int = setting(128, "width of the backbone of features", minimum=1)
     pseudo_domains: int = setting(3, "random domains where none are known", minimum=2)

@@ -53,7 +53,7 @@ class _Lost(NamedTuple):
 
 
 class _Over(NamedTuple):
-    """Nothing more comes."""
+    """Marks the end of the log."""
 
 
 _Message = _Begun | _Logged | _Finished | _Lost | _Over
@@ -114,7 +114,7 @@ class _Feed:
                     writer.close(finished=False)
 
     def _log(self, writer: Writer, record: dict[str, Any]) -> None:
-        """What the tracker has already, it is not told again: a resumed run makes the same steps."""
+        """Tell the tracker a record, unless it has it already: a resumed run makes the same steps again."""
         if record["step"] > writer.last:
             values = {name: value for name, value in record.items() if name not in NOT_VALUES}
             writer.log(record["step"], values)

@@ -1,4 +1,4 @@
-"""What is told to a tracker, and how: one writer for one run."""
+"""The interface of a tracker: one writer for one run."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class TrackedRun:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name of the run for people."""
         return self.folder.resolve().name
 
     @property
     def group(self) -> str:
-        """What the runs of a grid have in common."""
+        """The name of the group: what the runs of a grid have in common."""
         return self.folder.resolve().parent.name
 
 
@@ -50,7 +50,7 @@ class Writer(ABC):
 
     @abstractmethod
     def finish(self, step: int, results: Mapping[str, float], figures: Sequence[Figure], file: Path) -> None:
-        """What was measured after the last step, drawings of it, and the file that holds it."""
+        """Write the results after the last step, their figures, and the file that holds them."""
 
     @abstractmethod
     def close(self, *, finished: bool) -> None:

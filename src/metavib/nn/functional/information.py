@@ -37,7 +37,7 @@ _AT_ONCE = 2**22  # numbers in memory at a time, where distances have no matrix 
 
 
 class Information(NamedTuple):
-    """What a layer knows, in bits."""
+    """The information in a layer, in bits."""
 
     with_input: Float[Tensor, ""]  # I(X;T)
     with_label: Float[Tensor, ""]  # I(T;Y)

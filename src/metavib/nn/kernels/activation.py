@@ -1,4 +1,4 @@
-"""What follows a convolution in one pass over its maps: bias, ReLU, joining, and 3 x 3 max pooling with stride 2.
+"""One pass over the maps of a convolution: bias, ReLU, joining, and 3 x 3 max pooling with stride 2.
 
 torch does each in a pass of its own, which together cost SqueezeNet more than its convolutions. Maps lie channels
 last: a row is a pixel. `WIDTH` channels are joined, of which a call does `CHANNELS`, beginning with `OFFSET`. The

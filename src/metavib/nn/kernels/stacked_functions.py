@@ -1,4 +1,4 @@
-"""What `vmap` does with functions of our own: one run after another, or a kernel that takes all runs at once."""
+"""Rules of `vmap` for functions of our own: one run after another, or a kernel that takes all runs at once."""
 
 from abc import abstractmethod
 from typing import Any

@@ -22,7 +22,7 @@ AVERAGED = ("erm+swad", "metavib+swad")  # what one would try today before a new
 
 @dataclass(frozen=True)
 class Choices:
-    """What of a table is measured, and how."""
+    """The part of a table to measure, and how."""
 
     rows: tuple[PaperRow, ...]
     targets: tuple[str, ...]
@@ -36,7 +36,7 @@ class Choices:
     image_size: int | None = None
 
     def assigned(self, name: str) -> Any:
-        """What the setting of this name was given; None where it was not."""
+        """The value given to the setting of this name; None where it was not."""
         given = {full.rpartition(".")[2]: value for full, value in self.assignments.items()}
         return given.get(name)
 
@@ -175,7 +175,7 @@ def measured(
 
 
 def run_record(results: Results) -> dict[str, Any]:
-    """What a table keeps of a run: which it was, and the means of the measures that it has."""
+    """The entry of a run in a table: its identity, and the means of the measures that it has."""
 
     def means(of: Measurement | None) -> dict[str, float] | None:
         return None if of is None else {name: round(one.mean, 6) for name, one in of.measures.items()}
@@ -246,7 +246,7 @@ def from_json(record: dict[str, Any], path: Path) -> Reproduction:
 
 
 def caption_of(table: PaperTable, choices: Choices, results: Results) -> str:
-    """What the numbers depend on; `results` are those of any of the runs."""
+    """The caption: everything that the numbers depend on. `results` are those of any of the runs."""
     seeds = f"{len(choices.seeds)} seed" + ("s" if len(choices.seeds) > 1 else "")
     average = choices.assigned("average")
     averaged = f"weights averaged by {average}, " if average in AVERAGES and average != "none" else ""

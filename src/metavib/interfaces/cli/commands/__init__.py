@@ -29,7 +29,7 @@ COMMANDS = (  # in the order of `metavib --help`
 
 
 class Command(Protocol):
-    """What a file of this folder has."""
+    """The interface of a file in this folder."""
 
     HELP: str
 

@@ -123,7 +123,7 @@ def _judged_by_network(
 
 
 def why_not(report: Report) -> str:
-    """What to do where training cannot start."""
+    """The remedy where training cannot start."""
     errors = [problem for problem in report.problems if problem.severity == "error"]
     skippable = sum(problem.can_be_skipped for problem in errors)
     if skippable == len(errors):

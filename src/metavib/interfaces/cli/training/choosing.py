@@ -55,7 +55,7 @@ def run_chosen(
 
 
 class Chosen(NamedTuple):
-    """What became of questions: for each the chosen cell, or the first one where nothing could be chosen."""
+    """The outcome of questions: for each the chosen cell, or the first one where nothing could be chosen."""
 
     cells: dict[Key, Cell]
     choices: dict[Key, Choice]
@@ -97,7 +97,7 @@ def nothing_to_choose() -> UserError:
 
 
 def choice_in_words(choice: Choice) -> str:
-    """What was chosen, and what the candidates had."""
+    """The choice, with the scores of the candidates."""
     had = []
     for candidate in choice.record.candidates:
         settings = " ".join(f"{name.rpartition('.')[2]}={v}" for name, v in candidate.settings.items())

@@ -128,7 +128,7 @@ def demo_experiment(
 
 
 def sentence(results: Mapping[tuple[str, str], Results], angles: tuple[str, ...]) -> str:
-    """What was seen, for people: who reads how many, and whose confidence is how far off."""
+    """The outcome for people: how many digits each method reads, and how far off its confidence is."""
     words = []
     for algorithm in reversed(ALGORITHMS):
         right, off = (mean_of(results, angles, algorithm, measure) for measure in ("accuracy", "ece"))
@@ -172,7 +172,7 @@ def save_examples(dataset: Dataset, angle: str, folder: Path) -> None:
 
 
 def next_commands(out: Path, angle: str) -> list[str]:
-    """What to try on what the demo left."""
+    """Commands to try on the runs that the demo left."""
     model, examples = shlex.quote(str(out / f"metavib-{angle}")), shlex.quote(str(out / "examples"))
     return [
         f"metavib predict {model} {examples}",

@@ -1,4 +1,4 @@
-"""What to train and where: from the flags, the configuration file and a run that is there already."""
+"""The experiment and its place: from the flags, the configuration file and a run that is there already."""
 
 import argparse
 import contextlib
@@ -32,7 +32,7 @@ NOTHING = "none"  # the target that holds nothing out
 def experiment_and_place(
     arguments: argparse.Namespace, given: Mapping[str, Any] | None = None
 ) -> tuple[Experiment, Path]:
-    """What to train and where, from the flags, the configuration file and a run that is there already.
+    """Return the experiment and its place, from the flags, the configuration file and a run that is there already.
 
     `given` are values that no flag can have: a target of None holds nothing out, whatever the domains are called.
     """
@@ -71,7 +71,7 @@ def experiment_and_place(
 
 
 def _begun_with(recorded: Mapping[str, Any], left_open: Mapping[str, str]) -> dict[str, str]:
-    """What was chosen when the run began: weights or versions that came since do not change it."""
+    """Choices that were made when the run began: weights or versions that came since do not change them."""
     ours = {"backbone": BEST_FIRST, "preset": OF_ANY_NETWORK}
     return {name: recorded[name] for name in left_open if recorded.get(name) in ours[name]}
 
@@ -105,7 +105,7 @@ def _decide_target(values: dict[str, Any], root: Path | None) -> None:
 
 
 def configured(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the configuration file says about the experiment; its flags are among the arguments already."""
+    """The configuration file's values for the experiment; its flags are among the arguments already."""
     given = read_config(Path(arguments.config)) if arguments.config else {}
     named = {key.replace("-", "_"): value for key, value in given.items()}
     fields = [field.name for field in dataclasses.fields(Experiment)]
@@ -162,7 +162,7 @@ def usual_place(experiment: Experiment) -> Path:
 
 
 def expected_of(arguments: argparse.Namespace, experiment: Experiment) -> Expected | None:
-    """What `--measured-by` says of a new domain, found before anything is trained; None where it is not given."""
+    """The expectation by `--measured-by`, found before anything is trained; None where it is not given."""
     if not arguments.measured_by:
         return None
     if experiment.target is not None:

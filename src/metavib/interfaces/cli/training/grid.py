@@ -74,7 +74,7 @@ def train_grid(arguments: argparse.Namespace) -> int:
 
 
 def expected_of_cells(arguments: argparse.Namespace, cells: Sequence[Cell]) -> dict[Path, Expected | None]:
-    """What `--measured-by` says of each run that holds nothing out; an error where all hold a domain out."""
+    """The expectation by `--measured-by` of each run that holds nothing out; an error where all hold one out."""
     final = [cell for cell in cells if cell.experiment.target is None] or cells
     return {cell.out: expected_of(arguments, cell.experiment) for cell in final}
 
@@ -87,7 +87,7 @@ def with_expectation(done: CellResult, expected: Expected | None) -> CellResult:
 
 
 def show_tables(done: Sequence[CellResult], varied: Sequence[str]) -> None:
-    """What was measured: on unseen domains, and on source validation where nothing was held out."""
+    """Print the results: on unseen domains, and on source validation where nothing was held out."""
     held_out = [one for one in done if one.cell.experiment.target is not None]
     if held_out:
         print_result("Accuracy on the unseen domain, %, mean and deviation over seeds:")

@@ -129,7 +129,7 @@ def check_size(*choices: Sequence[object]) -> None:
 
 
 def size_in_words(cells: Sequence[Cell]) -> str:
-    """What the runs are made of: "90 seeds x 4 targets = 360 runs"."""
+    """The number of runs by factors: "90 seeds x 4 targets = 360 runs"."""
     runs = "1 run" if len(cells) == 1 else f"{len(cells):,} runs"
     experiments = [cell.experiment for cell in cells]
     counts = {

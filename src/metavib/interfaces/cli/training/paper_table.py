@@ -116,7 +116,7 @@ def tell_table(result: tables.Reproduction, out: Path, *, as_json: bool) -> int:
 
 
 def choices_from(arguments: argparse.Namespace, paper: PaperTable) -> tables.Choices:
-    """What of the table is asked for."""
+    """The part of the table that the flags ask for."""
     rows = tables.rows_to_measure(paper, arguments.algorithms)
     if not rows:
         raise UserError(f"no row of {paper.name} is left to measure.")

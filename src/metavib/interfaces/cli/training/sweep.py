@@ -62,7 +62,7 @@ def sweep(arguments: argparse.Namespace) -> int:
 
 
 def check_flags(arguments: argparse.Namespace) -> None:
-    """What is wrong with the command line, whatever the file says."""
+    """Refuse flags that are wrong whatever the file says."""
     require_known("engine", arguments.engine, ENGINES)
     for name, least in (("batch", 1), ("workers", 1), ("retries", 0)):
         value = getattr(arguments, name)
@@ -86,7 +86,7 @@ def check_flags(arguments: argparse.Namespace) -> None:
 
 
 def plan_of(file: Path, arguments: argparse.Namespace) -> Plan:
-    """What the file asks for."""
+    """The plan that the file asks for."""
     values = read_config(file)
     values["dataset"] = absolute_if_path(values.get("dataset"), NAMES)
     values["weights"] = absolute_if_path(values.get("weights"), (*PUBLISHED, "none"))
@@ -107,7 +107,7 @@ def tell_size(plan: Plan, arguments: argparse.Namespace) -> None:
 def search(
     arguments: argparse.Namespace, plan: Plan, out: Path, options: PacketOptions
 ) -> list[Measured] | None:
-    """What was found; None where the user stopped it."""
+    """Run the search and return what it measured; None where the user stopped it."""
     with contextlib.ExitStack() as stack:
         engine = stack.enter_context(engine_of(arguments, out.resolve()))
         tell_size(plan, arguments)
