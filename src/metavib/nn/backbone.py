@@ -1,7 +1,6 @@
-"""What every backbone h is: a pure function from images to features.
+"""Backbones h: pure functions from images to features, made of any network by `Backbone.of`.
 
-It keeps no running statistics and draws nothing (the noise of dropout is an input), so that
-`torch.func.functional_call` and `vmap` can train many at once. `Backbone.of` makes one of any network.
+They keep no running statistics and draw nothing: so `functional_call` and `vmap` can train many at once.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
-from metavib.serving.http.batching import Outcome
+from metavib.serving.http.jobs import Outcome
 from metavib.serving.http.pixel_arrays import TYPE
 from metavib.serving.http.refusals import Refusal
 from metavib.serving.predictions import Predictions

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from metavib.serving.http.batching import Outcome
+from metavib.serving.http.jobs import Outcome
 from metavib.serving.http.limits import Limits
 from metavib.serving.http.refusals import Refusal
 from metavib.serving.http.uploads import Upload

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from http import HTTPStatus
 
 import numpy as np
@@ -21,69 +19,18 @@ from PIL import UnidentifiedImageError
 
 from metavib.core.errors import UserError
 from metavib.data.decoding.images import OtherDepth, TooLarge, size_and_mode, surely_within
+from metavib.serving.http.jobs import Job, Piece
 from metavib.serving.http.limits import LARGE_PIXELS, Limits
 from metavib.serving.http.refusals import Refusal, busy, our_fault, too_large
 from metavib.serving.http.threads import ModelThreads
 from metavib.serving.http.turns import NOBODY, Client, Turns
 from metavib.serving.http.uploads import Upload
-from metavib.serving.predictions import NOT_FINITE, Predictions
+from metavib.serving.predictions import NOT_FINITE
 from metavib.serving.predictor import BATCH, Predictor
 
 DECODED_AT_ONCE = 64  # images, where many wait: to decode more together gains nothing, and others wait for it
 DECODING_SECONDS = 0.05  # after which others have their turn; 64 small images take 10 ms
 BYTES_AN_IMAGE = 5_000  # an upload of more is expected to take as long as several small images
-
-_numbers = itertools.count()
-
-Outcome = Predictions | Refusal
-
-
-@dataclass(eq=False)
-class Job:
-    """The images of one request, and the promise of their answers. It belongs to the event loop."""
-
-    predictor: Predictor
-    answers: asyncio.Future[list[Outcome]]
-    samples: bool = True  # whether the probabilities under each drawn classifier are asked for
-    client: Client = NOBODY
-    images: int = 0
-    weight: float = 0.0  # the small images that it is expected to be worth
-    number: int = field(default_factory=_numbers.__next__)
-    pieces: list[Piece] = field(default_factory=list)
-    unanswered: int = 0
-    abandoned: bool = False  # read by the threads: nobody waits for the answer any more
-    late: bool = False  # that is why
-
-    def abandon(self) -> None:
-        """Nobody waits: what has not been done yet will not be done."""
-        self.abandoned = True
-        self.answers.cancel()
-
-    def give_up(self, *, late: bool) -> None:
-        """End the request without answers, where somebody still waits: what has not been done will not be done.
-
-        Not an exception: it would hold what awaits it, which holds the images, until somebody looks for cycles.
-        """
-        self.abandoned, self.late = True, late
-        self.answers.set_result([])
-
-
-@dataclass(eq=False)
-class Piece:
-    """One image on its way, or several that came as one array."""
-
-    job: Job
-    upload: Upload
-    large: bool = False
-    pixels: np.ndarray | None = None  # [images, channels, size, size], as the model takes them
-    outcome: Outcome | None = None
-    seconds: float = 0.0  # that its decoding took
-
-    def __post_init__(self) -> None:
-        self._images = len(self.upload)  # it is asked for often
-
-    def __len__(self) -> int:
-        return self._images
 
 
 class Lane:

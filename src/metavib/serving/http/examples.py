@@ -11,7 +11,7 @@ from typing import Any
 from PIL import Image
 
 from metavib.models.examples import Examples
-from metavib.serving.http.batching import Outcome
+from metavib.serving.http.jobs import Outcome
 from metavib.serving.predictions import Predictions
 from metavib.serving.predictor import Predictor
 

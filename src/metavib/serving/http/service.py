@@ -18,9 +18,10 @@ from metavib.core import memory
 from metavib.data.decoding.deep_images import PILLOW_MODES
 from metavib.serving.http import answer_arrays, pixel_arrays
 from metavib.serving.http.answers import answers_of
-from metavib.serving.http.batching import Batcher, Job, Outcome
+from metavib.serving.http.batching import Batcher
 from metavib.serving.http.examples import ExampleShower
 from metavib.serving.http.guards import Scope, Send, json_of
+from metavib.serving.http.jobs import Job, Outcome
 from metavib.serving.http.limits import SMALL_BYTES, Account, Budget, Limits
 from metavib.serving.http.metrics import ServerMetrics
 from metavib.serving.http.pacing import OneInATurn
