@@ -99,11 +99,22 @@ def test_few_answers_say_nothing_of_rare_errors() -> None:
     assert "at most 0.1% of the answers wrong" in promise.in_words()
 
 
-def test_coverage_is_that_of_the_mean_domain() -> None:
+def test_coverage_is_that_of_the_harder_half() -> None:
     record = made_record()
-    assert promise_coverage(record, 0.6).threshold == 0.5  # .8, .6 and .4
+    assert promise_coverage(record, 0.5).threshold == 0.5  # .8, .6 and .4
+    assert promise_coverage(record, 0.6).threshold == 0.2
     assert promise_coverage(record, 1.0).threshold == 0.2
-    assert promise_coverage(replace(record, left_out={"a": record.left_out["b"]}), 0.6).threshold == 0.2
+    assert promise_coverage(replace(record, left_out={"a": record.left_out["b"]}), 0.5).threshold == 0.2
+
+
+def test_a_coverage_that_sources_miss_is_not_promised() -> None:
+    record = made_record(drifted={})
+    equal = replace(record, left_out=dict.fromkeys("ab", tried((1.0, 0.8, 0.5, 0.2), (0.0,) * 4)))
+    assert promise_coverage(equal, 0.7).kept  # .8 was answered of both
+    unequal = promise_coverage(record, 0.6)
+    assert unequal.threshold == 0.5  # the harder half is b's .6, and a was answered by 20 points more
+    assert not unequal.kept
+    assert "It cannot be promised: left-out sources were answered too unequally" in unequal.in_words()
 
 
 def test_sets_are_those_of_the_most_cautious_source() -> None:

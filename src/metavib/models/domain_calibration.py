@@ -26,6 +26,7 @@ from metavib.nn.watching import Place
 
 VERSION = 3  # 1: drifts that break a model counted, and folds were heads; 2: nothing was known of looks
 FEWEST = 10  # answers that an error is taken from
+MOST_OFF = 0.1  # of a coverage that is promised, on each source that was left out
 SURE_ENOUGH = 0.6  # of the error that is asked for: how unsure a single answer may be of itself
 FARTHEST = 1e6  # the distance of an image that shows nothing
 SURE_OF = 1e-30  # the least probability whose logarithm is taken
@@ -126,11 +127,11 @@ class Promise:
             f"{self.asked}: measured on {self.domains} left-out source domains ({self.images:,} images"
             f"{', as they are and drifted' if self.drifts else ''}): {self.answered.in_words()} answered, {error}"
         )
-        return (
-            text
-            if self.kept
-            else f"{text}. This cannot be had: no threshold kept it, with enough answers to say so"
-        )
+        if self.kept:
+            return text
+        if self.threshold <= 1:
+            return f"{text}. It cannot be promised: left-out sources were answered too unequally"
+        return f"{text}. This cannot be had: no threshold kept it, with enough answers to say so"
 
 
 def promise_error(record: DomainCalibration, most: float) -> Promise:
@@ -156,7 +157,11 @@ def promise_error(record: DomainCalibration, most: float) -> Promise:
 
 
 def promise_coverage(record: DomainCalibration, share: float) -> Promise:
-    """The highest threshold at which this share was answered, on the mean of all that was tried."""
+    """The highest threshold at which this share was answered, on the mean of the harder half of what was tried.
+
+    On a new domain too few answers are as usual as too many, and cost more. It cannot be promised where a source
+    that was left out was answered by more than 10 points more or less often.
+    """
     check_share(share, "coverage")
     found = 0
     for level in range(len(record.levels)):
@@ -164,7 +169,9 @@ def promise_coverage(record: DomainCalibration, share: float) -> Promise:
             found = level
     reached = _answered(record, found) >= share
     threshold = record.levels[found] if reached else 0.0
-    return _promise(record, f"{100 * share:g}% answered", threshold, found, True)
+    off = max(abs(one.answered[found] - share) for one in record.left_out.values())
+    kept = reached and off <= MOST_OFF + 1e-9
+    return _promise(record, f"{100 * share:g}% answered", threshold, found, kept)
 
 
 def promised_sets(record: DomainCalibration, share: float) -> float:
@@ -192,7 +199,9 @@ def check_share(share: float, name: str) -> None:
 
 
 def _answered(record: DomainCalibration, level: int) -> float:
-    return statistics.fmean(one.answered[level] for one in record.tried)
+    """On the mean of the harder half of all that was tried."""
+    shares = sorted(one.answered[level] for one in record.tried)
+    return statistics.fmean(shares[: (len(shares) + 1) // 2])
 
 
 def _promise(
