@@ -144,6 +144,19 @@ def photographs() -> str:
     return markdown(header, lines)
 
 
+def looks() -> str:
+    """What networks of photographs find foreign by their look, domain by domain."""
+    rows = []
+    for run in record("foreign-photographs")["rows"]:
+        shown = [run["network"].removeprefix("timm:tf_"), run["unseen"].replace("_", " ")]
+        for kind in ("noise", "blank", "stripes", "digits"):
+            shown.append(f"{100 * run[kind]['found']:.0f} ({100 * run[kind]['auroc']:.1f})")
+        rows.append([*shown, f"{100 * run['unseen_called_foreign']:.1f}"])
+    kinds = ("noise", "blanks", "stripes", "digits")
+    header = ["", "unseen", *(f"{kind} found, % (AUROC)" for kind in kinds)]
+    return markdown([*header, "unseen domain called foreign, %"], rows)
+
+
 def psi() -> str:
     """The variance of psi through training, and what the model's part of the entropy tells."""
     rows = []
@@ -237,5 +250,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "uncertainty calibration": calibration,
     "uncertainty ranking": ranking,
     "uncertainty photographs": photographs,
+    "uncertainty looks": looks,
     "uncertainty psi": psi,
 }
