@@ -56,9 +56,7 @@ class Backbone(nn.Module, ABC):
     stacked: bool = False  # runs with this network are one program: then by operators that vmap knows
 
     imagenet_weights: str | None = None  # the name of torchvision's weights, where it has the network trained
-    weight_files: tuple[
-        str, ...
-    ] = ()  # DATA/weights/<one of them>-imagenet.safetensors holds such weights too
+    weight_files: tuple[str, ...] = ()  # DATA/weights/<one of them>-imagenet.safetensors has such weights
     head_keys: tuple[str, ...] = ("classifier.", "fc.")  # of a file of weights, and not ours to load
 
     def __init__(self) -> None:
@@ -149,7 +147,7 @@ class Backbone(nn.Module, ABC):
         yield self.extract(images, masks)
 
     def stage_ends(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Where `--freeze stages=N` can cut: what the network has at the end of each stage before its features."""
+        """What there is at the end of each stage that `--freeze stages=N` can keep."""
         return self.at_stages(images)[:-1]
 
     def initialise_as_torch_does(self) -> None:

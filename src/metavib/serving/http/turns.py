@@ -55,10 +55,7 @@ class Turns(Generic[Served]):
         self._by_age = True
         self._interrupted = False
         self._had: defaultdict[Client | str, float] = defaultdict(float)
-        self._level = (
-            0.0,
-            0.0,
-        )  # what an address, and of it a connection, had before the last turn of the least
+        self._level = (0.0, 0.0)  # what an address, and of it a connection, had before the least's last turn
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
