@@ -53,7 +53,7 @@ def made_record(**changes: Any) -> DomainCalibration:
 
 def with_look() -> DomainCalibration:
     draw = torch.Generator().manual_seed(0)
-    seen = {name: torch.randn(20, 4, generator=draw) for name in "ab"}
+    seen = {name: torch.randn(20, 4, generator=draw) for name in "abc"}
     return made_record(version=3, look=fitted_look(Place("passed", 1), seen))
 
 

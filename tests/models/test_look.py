@@ -47,15 +47,17 @@ def test_a_new_source_is_usual_and_other_things_are_not() -> None:
 
 def test_the_sources_own_images_look_usual() -> None:
     draw = torch.Generator().manual_seed(2)
-    wide, narrow = 5 * torch.randn(200, 4, generator=draw), 0.1 * torch.randn(200, 4, generator=draw)
-    record = fitted_look(PLACE, {"wide": wide, "narrow": narrow})  # whose reaches are far apart
+    wide, narrow, other = (size * torch.randn(200, 4, generator=draw) for size in (5, 0.1, 0.1))
+    record = fitted_look(
+        PLACE, {"wide": wide, "narrow": narrow, "other": other}
+    )  # whose reaches are far apart
     assert record is not None
     assert (Look(record, torch.device("cpu"))(wide) > 1).double().mean() <= 0.15
 
 
-def test_few_images_say_nothing() -> None:
+def test_few_images_or_sources_say_nothing() -> None:
     assert fitted_look(PLACE, looks(9)) is None
-    assert fitted_look(PLACE, {"a": looks()["a"]}) is None
+    assert fitted_look(PLACE, {name: own for name, own in looks().items() if name != "c"}) is None
 
 
 @pytest.mark.parametrize("name", ["erm", "metavib", "d_sam"])
@@ -74,7 +76,7 @@ def test_maps_that_a_network_lacks_are_a_fault() -> None:
     own = embedded_with_look(algorithm, images, PLACE)[1]
     assert own is not None
     draw = torch.Generator().manual_seed(0)
-    record = fitted_look(PLACE, {n: torch.randn(20, own.shape[1], generator=draw) for n in "ab"})
+    record = fitted_look(PLACE, {n: torch.randn(20, own.shape[1], generator=draw) for n in "abc"})
     assert record is not None
     assert place_of(record) == PLACE
     assert fault_of_look(algorithm, images, record) is None

@@ -22,6 +22,9 @@ from metavib.nn.watching import Place, watched
 
 USUAL = 0.95  # the share of a left-out source's images that looks usual
 FEWEST = 10  # images of a source by which its look is known
+FEWEST_SOURCES = (
+    3  # of two, one alone would say how far the other may look: a new style was called foreign so
+)
 
 Passed = tuple[Float[Tensor, "images features"], Float[Tensor, "images statistics"] | None]
 
@@ -85,7 +88,7 @@ def fitted_look(
     sources lie below it in any case. Every second image is for the distance, the others are for the reach.
     """
     known = {name: own for name, own in by_domain.items() if len(own) >= FEWEST}
-    if len(known) < 2:
+    if len(known) < FEWEST_SOURCES:
         return None
     far: dict[str, Tensor] = {}
     for left_out, own in known.items():
