@@ -165,8 +165,9 @@ def keep_freed_memory() -> None:
 def give_large_blocks_back() -> None:
     """Take back what `keep_freed_memory` told glibc of large blocks: they go to the system when they are freed.
 
-    A server waits most of the time, and what it kept for the next large image nobody else could use. Activations of
-    a batch are smaller and stay: where 4 MiB went back too, arrays of digits were answered at two thirds of the rate.
+    A server waits most of the time, and what it kept for the next large image nobody else could use. The
+    activations of a batch are smaller and stay: where blocks of 4 MiB went back too, arrays of digits were
+    answered at two thirds of the rate.
     """
     _tell_glibc({_MMAP_MAX: 65_536, _MMAP_THRESHOLD: _PAGES_OF_ITS_OWN, _TOP_PAD: 128 << 10})
     give_back()  # or large blocks would be cut from what was kept so far
