@@ -169,7 +169,7 @@ def give_large_blocks_back() -> None:
     activations of a batch are smaller and stay: where blocks of 4 MiB went back too, arrays of digits were
     answered at two thirds of the rate.
     """
-    _tell_glibc({_MMAP_MAX: 65_536, _MMAP_THRESHOLD: _PAGES_OF_ITS_OWN, _TOP_PAD: 128 << 10})
+    _tell_glibc({_MMAP_MAX: 65_536, _MMAP_THRESHOLD: _PAGES_OF_ITS_OWN})
     give_back()  # or large blocks would be cut from what was kept so far
 
 
