@@ -26,7 +26,7 @@ FEWEST_SOURCES = (
     3  # of two, one alone would say how far the other may look: a new style was called foreign so
 )
 
-Passed = tuple[Float[Tensor, "images features"], Float[Tensor, "images statistics"] | None]
+Passed = tuple[Tensor, Tensor | None]  # features of images, and the statistics of their maps
 
 
 @dataclass(frozen=True)
