@@ -43,7 +43,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """`write_bytes` for text."""
+    """Write text as `write_bytes` writes bytes."""
     write_bytes(path, text.encode())
 
 

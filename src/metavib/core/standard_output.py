@@ -15,7 +15,7 @@ from metavib.core.errors import UserError
 
 @final
 class Output:
-    """What stdout is when it is made: a bar that moves in a terminal takes `sys.stdout` over later."""
+    """Standard output as it is at first: a bar that moves in a terminal takes `sys.stdout` over later."""
 
     def __init__(self) -> None:
         self.stream: TextIO = sys.stdout
@@ -26,7 +26,7 @@ class Output:
             self.stream.write(text)
 
     def flush(self) -> None:
-        """What was written has left this process."""
+        """Hand on to the system all that was written."""
         with _errors_in_words():
             self.stream.flush()
 

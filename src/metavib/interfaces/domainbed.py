@@ -72,7 +72,7 @@ class Adapter(Settings):
 
 @final
 class MetaVIB(nn.Module):
-    """What DomainBed's algorithms are: `update` trains on a batch of each domain, `predict` gives logits.
+    """An algorithm of DomainBed: `update` trains on a batch of each domain, `predict` gives logits.
 
     Hyperparameters: `lr` and `weight_decay` as the harness has them; with the prefix `metavib_` those of `Adapter`
     and of the method (`metavib_beta`, `metavib_latent_width`, ...). First weights come from torch's generator, as

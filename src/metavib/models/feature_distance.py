@@ -28,7 +28,7 @@ class PackedArray:
 
     @staticmethod
     def of(values: Tensor) -> PackedArray:
-        """Pack these numbers."""
+        """Pack the numbers into bytes that JSON can hold."""
         array = values.detach().cpu().numpy().astype("<f4")
         return PackedArray(tuple(array.shape), base64.b64encode(array.tobytes()).decode())
 

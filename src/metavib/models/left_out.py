@@ -55,7 +55,7 @@ class Answers(NamedTuple):
 
     @staticmethod
     def joined(parts: Sequence[Answers]) -> Answers:
-        """Concatenate answers."""
+        """Concatenate the answers of several folds."""
         return Answers(*(torch.cat(values) for values in zip(*parts, strict=True)))
 
     @property

@@ -60,7 +60,7 @@ def place_of(record: LookRecord | None) -> Place | None:
 def embedded_with_look(
     algorithm: Algorithm, images: Float[Tensor, "images channels height width"], place: Place | None
 ) -> Passed:
-    """What `embed` gives, and the statistics of the maps on the way."""
+    """The features that `embed` gives, and the statistics of the maps on the way."""
     with watched(algorithm.backbone, place) as seen:
         embedded = algorithm.embed(images)
     return embedded, seen[0] if seen else None

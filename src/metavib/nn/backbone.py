@@ -25,7 +25,7 @@ from metavib.nn import probing, purity
 
 @final
 class Normalisation(NamedTuple):
-    """What a network subtracts from, and divides, the pixels by, once they are scaled to [0, 1]."""
+    """Mean and deviation of the pixels, once they are scaled to [0, 1]."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -143,11 +143,11 @@ class Backbone(nn.Module, ABC):
         """Features of the images; one mask for each of `dropout_units`, to be given to `drop`."""
 
     def stages(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Iterator[Tensor]:
-        """What `at_stages` hands out; of a network that says nothing about its stages, the features alone."""
+        """Yield what `at_stages` hands out; the features alone where a network tells nothing of its stages."""
         yield self.extract(images, masks)
 
     def stage_ends(self, images: Tensor) -> tuple[Tensor, ...]:
-        """What there is at the end of each stage that `--freeze stages=N` can keep."""
+        """Maps or tokens at the end of each stage that `--freeze stages=N` can keep."""
         return self.at_stages(images)[:-1]
 
     def initialise_as_torch_does(self) -> None:
@@ -209,7 +209,7 @@ class Input(NamedTuple):
 
 @final
 class Published(NamedTuple):
-    """What the library that a network comes from has trained."""
+    """Weights that the library of a network has trained."""
 
     layout: str  # whose, as in "timm's"
     state: Callable[[], State]
@@ -245,7 +245,7 @@ class Wrapped(Backbone):
         return probing.stage_ends(self.network, images.to(_device_of(self.network)))
 
     def train(self, mode: bool = True) -> Wrapped:
-        """What layers do in training alone (drawing, keeping statistics) stays off."""
+        """Leave off what layers do in training alone: drawing, and keeping statistics."""
         super().train(mode)
         self.network.eval()
         return self

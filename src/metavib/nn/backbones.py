@@ -187,7 +187,7 @@ class SqueezeNet(Staged):
             yield maps.mean((2, 3)) if last else maps
 
     def in_fewer_passes(self, images: Tensor) -> Iterator[tuple[Tensor, bool]]:
-        """The same values as `_after_each` pooling; but all that follows a convolution is done by `activated`."""
+        """Compute the values of `_after_each`, with all that follows a convolution done by `activated`."""
         from torchvision.models.squeezenet import Fire
 
         layers = [layer for layer in self.features if not isinstance(layer, nn.ReLU)]

@@ -20,7 +20,7 @@ FORMS = ("timm:NAME", "torchvision:NAME", "MODULE:FUNCTION")  # of names beside 
 
 @final
 class KnownNetwork(Network):
-    """One of `BACKBONES`."""
+    """A network of `BACKBONES`, by its name."""
 
     def __init__(self, name: str) -> None:
         self.name, self.kind = name, BACKBONES[name]

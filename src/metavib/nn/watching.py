@@ -1,4 +1,4 @@
-"""What a network computes on its way to the features, seen by a hook: statistics of the maps at one place."""
+"""Statistics of a network's maps at one place on the way to its features, taken by a hook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a calibration across domains adds to answers: honest probabilities, `unsure`, `foreign`, sets."""
+"""A calibration across domains at work: honest probabilities, `unsure`, `foreign`, sets."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Assurance:
         images: Tensor | None = None,
         seen: Tensor | None = None,
     ) -> Assured:
-        """What the columns become.
+        """Return the columns with what the calibration adds.
 
         `images` are normalised, and tell blank ones where they are given; `seen` are the statistics of the maps
         on the way (`look.embedded_with_look`), and tell images of another kind.
@@ -78,7 +78,7 @@ class Assurance:
         )
 
     def in_words(self) -> str:
-        """What was asked for, and what it did on domains that were left out."""
+        """Say what was asked for, and what it did on domains that were left out."""
         text = self.promise.in_words()
         if self.sets is not None:
             text += f". Sets of {self.sets:.0%} are those of the most cautious source; no claim beyond"

@@ -49,7 +49,7 @@ Caller = Callable[[Sequence[np.ndarray]], Arrays]
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and how far its answers are from the model's own."""
+    """The files that were written, and how far their answers are from the model's own."""
 
     files: tuple[Path, ...]
     largest_difference: float
@@ -201,7 +201,7 @@ def export(model: Path, kind: str, out: Path, own: OwnNetwork | None = None) -> 
 def export_facts(
     algorithm: Algorithm, description: ModelDescription, variants: Sequence[Variant], suffix: str
 ) -> dict[str, Any]:
-    """What a program must know that runs the variants."""
+    """Collect what a program must know that runs the variants."""
     size, channels = preprocessing_of(algorithm.backbone)[:2]
     calibration = description.calibration
     return {
@@ -250,7 +250,7 @@ def _assurance(across: DomainCalibration | None) -> dict[str, Any]:
 
 
 def _pixel_range(description: ModelDescription) -> dict[str, Any] | None:
-    """What files are scaled by before they are resized; None for models that do not know."""
+    """The range that files are scaled by before they are resized; None for models that do not know."""
     pixel_range = description.pixel_range
     if pixel_range == OLDER:
         return None

@@ -1,4 +1,4 @@
-"""What accuracy to expect on a folder of images without labels, and which of them are the most doubtful."""
+"""The accuracy to expect on a folder of images without labels, and the most doubtful of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Doubtful:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What to expect of the model on these images."""
+    """The accuracy to expect of the model on these images."""
 
     images: int
     unreadable: int

@@ -1,4 +1,4 @@
-"""What a model says: of one image for people, of a batch in columns for programs."""
+"""A model's answers: of one image for people, of a batch in columns for programs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Predictions:
         return distances and bool(np.isfinite(self.entropy).all())
 
     def checked(self) -> Predictions:
-        """These, or `NotFiniteError`."""
+        """Return these, or raise `NotFiniteError`."""
         if not self.finite:
             raise NotFiniteError(NOT_FINITE)
         return self
@@ -81,7 +81,7 @@ class Predictions:
         )
 
     def __iter__(self) -> Iterator[Prediction]:
-        """One by one."""
+        """Iterate over the answers, one image at a time."""
         best = self.probabilities.argmax(axis=1)
         rows = zip(
             best.tolist(),

@@ -1,4 +1,4 @@
-"""What a calibration across domains says, for people and as plain values."""
+"""The result of a calibration across domains, for people and as plain values."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def calibrate_with_bars(
 
 
 def calibrate_if_asked(arguments: argparse.Namespace, runs: Sequence[Path], device: torch.device) -> bool:
-    """What `train --calibrate` does in the end: with heads for `domains`, or by `whole` folds.
+    """Calibrate at the end of `train --calibrate`: with heads for `domains`, or by `whole` folds.
 
     Whether it was done, and not stopped by Ctrl-C.
     """

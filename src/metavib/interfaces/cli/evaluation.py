@@ -22,7 +22,7 @@ from metavib.training.run_directory import RunDirectory
 
 
 def evaluate_run(arguments: argparse.Namespace) -> int:
-    """Measure, and print."""
+    """Measure a run, and print the table."""
     directory = RunDirectory(Path(arguments.run))
     described = _described(directory)
     experiment = described.experiment

@@ -292,7 +292,7 @@ def pooled_side(side: int) -> int:
 
 
 def _sizes(channels: int, side: int | None = None, half: int | None = None) -> dict[str, int]:
-    """What a kernel is built for: channels, also as a power of two, rows at a time, and sides where it pools."""
+    """Sizes of a kernel: channels, also as a power of two, rows at a time, and sides where it pools."""
     padded = triton.next_power_of_2(channels)
     sizes = {"CHANNELS": channels, "PADDED": padded, "BLOCK": max(_ELEMENTS // padded, 1), "num_warps": 4}
     return sizes if side is None or half is None else sizes | {"SIDE": side, "HALF": half}

@@ -15,7 +15,7 @@ from metavib.nn.kernels.pooling import LOWEST, NOWHERE
 
 @triton.jit
 def _first_patch(image, py, px, offset: tl.constexpr, tap, inside, SIDE: tl.constexpr):
-    """What the place `offset` of each pooling window sees: nine pixels, and a one that carries the bias."""
+    """The pixels that place `offset` of each pooling window sees: nine, and a one that carries the bias."""
     y = 2 * py - 1 + offset // 3
     x = 2 * px - 1 + offset % 3
     row = y[:, None] + tap[None, :] // 3 - 1

@@ -107,7 +107,7 @@ class _Backward(RunByRun):
 
 
 class _Selected(RunByRun):
-    """What `_Activated` selected, of maps and biases that are given now: the derivative of `_Backward`.
+    """The derivative of `_Backward`: it selects what `_Activated` selected, of the maps and biases given now.
 
     The first `count` tensors say what was selected, as `_Activated` saved it.
     """

@@ -59,7 +59,7 @@ def _names(classes: tuple[str, ...]) -> np.ndarray:
 def _columns(
     classes: tuple[str, ...], unsure: bool, foreign: bool, sets: bool, distances: bool, drawn: int
 ) -> np.dtype:
-    """What the model cannot tell has no column."""
+    """Return the columns; what the model cannot tell has none."""
     of_classes = (len(classes),)
     columns: list[Any] = [
         ("label", _names(classes).dtype.newbyteorder("<")),

@@ -1,4 +1,4 @@
-"""What the server answers, as types; the description at /openapi.json is made from them."""
+"""The server's answers as types; the description at /openapi.json is made from them."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ class NearImage:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the model says of one image."""
+    """The model's answer for one image."""
 
     image: int  # which image of the request, from 0
     name: str  # its file name, or "image N"
@@ -68,7 +68,7 @@ class State:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What the model is, and what the server takes."""
+    """Facts of the model, and the limits of the server."""
 
     algorithm: str
     backbone: str
@@ -114,7 +114,7 @@ def answers_of(
 
 
 def _told(given: Predictions, top: int | None, samples: bool) -> Iterator[dict[str, Any]]:
-    """What is said of each image."""
+    """Return the answer for each image."""
     classes, unknown = given.classes, [None] * len(given)
     for of_classes, nats, model_nats, unsure, of_means, drawn, foreign, held in zip(
         given.probabilities.tolist(),
@@ -148,7 +148,7 @@ def _told(given: Predictions, top: int | None, samples: bool) -> Iterator[dict[s
 
 
 def facts_of(predictors: dict[str, Predictor], limits: Limits, version: str, examples: int = 0) -> ModelFacts:
-    """What /model says."""
+    """Return the answer of /model."""
     predictor = next(iter(predictors.values()))
     description, assurance = predictor.description, predictor.assurance
     return ModelFacts(

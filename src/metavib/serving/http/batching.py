@@ -60,7 +60,7 @@ class Lane:
         self._thread.start()
 
     def put(self, pieces: Sequence[Piece]) -> None:
-        """More to do."""
+        """Add pieces to those that wait."""
         with self._condition:
             self._waiting.extend(pieces)
             self._condition.notify()

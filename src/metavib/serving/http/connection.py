@@ -61,7 +61,7 @@ def limited_connection(limits: Limits) -> type[HttpToolsProtocol]:
                 super().resume_reading()
 
     class Connection(HttpToolsProtocol):
-        """What one client sends."""
+        """One client's connection."""
 
         flow: Flow
 

@@ -1,4 +1,4 @@
-"""What every request has to pass, and what every answer carries: names, a token, headers."""
+"""Checks that every request has to pass, and headers that every answer carries."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Guard:
         self.app, self.access, self.metrics = app, access, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Check one request, and hand it on."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return

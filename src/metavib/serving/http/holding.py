@@ -26,7 +26,7 @@ class Held:
         return self._size
 
     def add(self, data: bytes) -> None:
-        """These come next."""
+        """Add the bytes that came next."""
         if not self._blocks and self._size + len(data) <= BLOCK // FEW:
             if data:
                 self._pieces.append(data)

@@ -13,7 +13,7 @@ LARGE_PIXELS = 1_000_000  # larger images are decoded one at a time, so that sma
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request, and all requests that are being worked on, may take."""
+    """The most that one request, and all requests that are being worked on, may take."""
 
     image_bytes: int = 20_000_000
     image_pixels: int = 50_000_000
@@ -46,7 +46,7 @@ class Budget:
         self.for_large = most - min(for_small, most // 2)
 
     def account(self) -> Account:
-        """What one request takes; all of it is given back at the end of the block."""
+        """Open the account of one request; all of it is given back at the end of the block."""
         return Account(self)
 
 

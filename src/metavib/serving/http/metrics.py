@@ -1,4 +1,4 @@
-"""What the server counts, for Prometheus."""
+"""The server's counters, for Prometheus."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ServerMetrics:
             self._seconds.observe(seconds)
 
     def images(self, outcome: str, count: int = 1) -> None:
-        """What became of images: sure, unsure, unknown (the model cannot tell), refused or abandoned."""
+        """Count images by their outcome: sure, unsure, unknown (the model cannot tell), refused or abandoned."""
         self._outcomes[outcome].inc(count)
 
     def text(self) -> tuple[bytes, str]:

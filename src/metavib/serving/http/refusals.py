@@ -1,4 +1,4 @@
-"""What a client did that cannot be answered: a status, what is wrong, and what to do about it."""
+"""Refusals: a status, what is wrong with a request, and what to do about it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -50,7 +50,7 @@ def too_large(error: str, what_to_do: str) -> Refusal:
 
 
 def our_fault() -> Refusal:
-    """What must not happen."""
+    """Refuse for a fault of the server."""
     return Refusal(
         HTTPStatus.INTERNAL_SERVER_ERROR,
         "the server failed on this request",

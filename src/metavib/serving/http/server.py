@@ -64,7 +64,7 @@ class Fixed:
         self._head = [(b"content-type", kind.encode()), (b"content-length", str(len(content)).encode())]
 
     async def send(self, send: Send) -> None:
-        """To one client."""
+        """Send one message to the client."""
         await send({"type": "http.response.start", "status": 200, "headers": self._head})
         await send({"type": "http.response.body", "body": self._content})
 

@@ -44,7 +44,7 @@ _YES_OR_NO = {"true": True, "1": True, "yes": True, "false": False, "0": False, 
 
 
 class Options(NamedTuple):
-    """What a client may choose."""
+    """Options that a client may choose."""
 
     top: int | None = None
     mode: str | None = None
@@ -261,7 +261,7 @@ class Service:
                 self.metrics.images("sure", images - unsure)
 
     async def _outcomes(self, job: Job, when_gone: WhenGone) -> list[Outcome]:
-        """What became of the images; where the client goes away, nothing more is done for it."""
+        """Return the outcome of each image; where the client goes away, nothing more is done for it."""
         timer = asyncio.get_running_loop().call_later(self.limits.answer_seconds, self._is_late, job)
         forget = when_gone(lambda: self._give_up(job))
         try:

@@ -1,4 +1,4 @@
-"""What a connection writes to: a head goes with its body, and the end comes also where nobody reads."""
+"""The transport of a connection: a head goes with its body, and the end comes also where nobody reads."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Turns(Generic[Served]):
         return bool(self._waiting)
 
     def extend(self, pieces: Iterable[Served]) -> None:
-        """These wait too."""
+        """Add pieces at the end."""
         for piece in pieces:
             if (own := self._waiting.get(piece.job)) is None:
                 own = self._waiting[piece.job] = deque()

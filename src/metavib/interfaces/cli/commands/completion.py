@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the script."""
+    """Print the script that completes commands in a shell."""
     from metavib.interfaces.cli.completing import print_script
 
     return print_script(arguments.shell)

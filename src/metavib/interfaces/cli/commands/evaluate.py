@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, and print."""
+    """Measure a run, and print the table."""
     from metavib.interfaces.cli.evaluation import evaluate_run
 
     return evaluate_run(arguments)

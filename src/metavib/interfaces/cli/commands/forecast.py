@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Forecast, and print."""
+    """Forecast the accuracy on a folder, and print it."""
     from dataclasses import asdict
 
     from metavib.core import atomic

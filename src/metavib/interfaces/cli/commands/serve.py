@@ -115,7 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def shower_of(first: Predictor, arguments: argparse.Namespace) -> ExampleShower | None:
-    """What shows the training images that the model keeps; None where it keeps none, or they are damaged."""
+    """Return what shows the training images that the model keeps; None without any, or damaged."""
     from pathlib import Path
 
     from metavib.models.directory import model_folder, places_of

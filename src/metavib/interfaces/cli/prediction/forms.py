@@ -42,14 +42,14 @@ class Form(ABC):
         self.begin()
 
     def begin(self) -> None:  # noqa: B027  # JSON has no head
-        """What comes before the first answer."""
+        """Print what comes before the first answer."""
 
     @abstractmethod
     def write(self, name: str, prediction: Prediction) -> None:
-        """One more answer."""
+        """Print one more answer."""
 
     def end(self) -> None:
-        """No more answers."""
+        """Print what comes after the last answer."""
         self.out.flush()
 
 
@@ -172,7 +172,7 @@ def form_of(arguments: argparse.Namespace, predictor: Predictor, out: TextStream
 
 
 def explain(predictor: Predictor) -> None:
-    """What the numbers of the table mean."""
+    """Say what the numbers of the table mean."""
     text = f"entropy is in nats: 0 is sure, {math.log(len(predictor.classes)):.3f} is no idea"
     if predictor.threshold is not None:
         text += (

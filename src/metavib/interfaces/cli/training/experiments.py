@@ -131,7 +131,7 @@ def assignments_from(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def assignment(text: str) -> tuple[str, str]:
-    """NAME=VALUE, taken apart."""
+    """Split NAME=VALUE into its two parts."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise UserError(f"--set takes NAME=VALUE, not {text!r}.")
