@@ -166,7 +166,8 @@ class Judge:
             path, mode, flags = arguments
             writes = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
             if isinstance(path, str | bytes) and ((mode and set("wax+") & set(mode)) or flags & writes):
-                self._wrote(event, path)
+                # `open` tells before its opener can refuse a link; whether one was written through, the bait says.
+                self._wrote(event, os.path.dirname(path) if mode and os.path.islink(path) else path)
         elif event in WRITES:
             for place in WRITES[event]:
                 if isinstance(arguments[place], str | bytes | os.PathLike):
