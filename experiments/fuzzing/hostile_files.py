@@ -78,7 +78,7 @@ def special_files(judge: Judge, place: Place, random: random.Random) -> None:
     files = [path for path in sorted(root.rglob("*")) if path.is_file()]
     if way == 2:
         files = [path for path in files if path.parent == root] * 8 + files
-    for path in random.sample(files, random.choice((1, 1, 2))):
+    for path in dict.fromkeys(random.sample(files, random.choice((1, 1, 2)))):  # some are there several times
         path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             SPECIAL[random.choice(list(SPECIAL))](path, place)
