@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import signal
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -25,9 +26,7 @@ class Stop:
 
     seconds: float  # from the signal to the end of the process
     status: int
-    in_flight: dict[
-        str, int
-    ]  # requests that were sent before the signal and had no answer then, by their status
+    in_flight: dict[str, int]  # by their status: requests that had no answer yet when the signal came
 
     @property
     def answered(self) -> bool:
@@ -84,7 +83,7 @@ def stopped(server: Served, most: float, prepare: Callable[[], None] = lambda: N
         server.process.send_signal(signal.SIGTERM)
         try:
             status = server.process.wait(most)
-        except Exception:
+        except subprocess.TimeoutExpired:
             server.process.kill()
             status = server.process.wait()
         ended = time.monotonic()

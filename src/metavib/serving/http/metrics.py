@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from metavib.core.errors import require_installed
+
 PATHS = ("/", "/page.css", "/page.js", "/predict", "/model", "/health", "/ready", "/metrics", "/openapi.json")
 _SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 
@@ -17,6 +19,7 @@ class ServerMetrics:
         waiting_bytes: Callable[[], int],
         clipped_images: Callable[[], int],
     ) -> None:
+        require_installed("prometheus_client", "the server needs prometheus_client", extra="serve")
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
         self._registry = CollectorRegistry()
