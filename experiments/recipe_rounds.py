@@ -36,6 +36,7 @@ import torch
 from scipy import stats
 
 from metavib.core import atomic
+from metavib.core.cores import allowed
 from metavib.core.terminal import say
 from metavib.data.cache import held_while
 from metavib.data.sources.catalog import NAMES, default_data_root
@@ -214,8 +215,12 @@ def main() -> None:
 
 
 def share(processes: int) -> int:
-    """Run this command in so many processes, each with its own part first; the status of the worst."""
-    words = [sys.executable, __file__, *sys.argv[1:], "--processes", "0"]
+    """Run this command in so many processes, each with its own part first; the status of the worst.
+
+    They share the cores: threads of all processes on all of them would wait for one another.
+    """
+    words = [sys.executable, __file__, "--threads", str(max(1, allowed() // processes))]
+    words += [*sys.argv[1:], "--processes", "0"]
     team = [subprocess.Popen([*words, "--part", f"{own}/{processes}"]) for own in range(1, processes + 1)]  # noqa: S603
     return max(abs(one.wait()) for one in team)
 

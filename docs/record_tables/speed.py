@@ -112,7 +112,19 @@ def race() -> str:
         [f"our grid of {found['runs']}", f"{found['our_seconds']:.0f}"],
         ["ratio", f"{found['faster']:.1f}"],
     ]
+    for way, seconds in found["other_ways"].items():
+        if way != "note":
+            rows.append([f"our grid with `{way}`", f"{seconds:.0f}"])
     return markdown(["", "s"], rows)
+
+
+def squeezenet_kernels() -> str:
+    """SqueezeNet's step by the kernels written for it, and as the compiler makes it."""
+    rows = [
+        [size, f"{one['ms']['own_kernels']:.1f}", f"{one['ms']['compiled']:.1f}", f"{one['own_kernels_faster']:.2f}"]
+        for size, one in record("squeezenet-kernels")["squeezenet_kernels"].items()
+    ]
+    return markdown(["images", "our kernels, ms", "compiled, ms", "compiled / ours"], rows)
 
 
 def validation_cost() -> str:
@@ -257,6 +269,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "networks on the GPU": any_network_steps,
     "exported networks": exported_networks,
     "race": race,
+    "squeezenet kernels": squeezenet_kernels,
     "validation": validation_cost,
     "prediction on the GPU": lambda: prediction_times("h200"),
     "prediction on the CPU": lambda: prediction_times("cpu"),

@@ -99,10 +99,14 @@ def test_on_digits_only_the_first_weights_depend_on_the_algorithm(preset: str, d
 def test_best_is_augmented_with_levers_of_ours_and_gives_erm_the_same_budget(dataset: str) -> None:
     found, augmented = (recipe_named(preset, dataset, "metavib") for preset in ("best", "augmented"))
     assert (found.method.inference, found.method.logit_scale) == ("identity", 1.0)
-    assert replace(found.method, inference="layers", logit_scale=0.0) == augmented.method
+    photographs = dataset == "pacs"
+    assert found.method.centred == photographs
+    own = {"inference": "layers", "logit_scale": 0.0, "centred": False, "beta": augmented.method.beta}
+    assert replace(found.method, **own) == augmented.method
+    assert found.training.average == ("sma" if photographs else "ema")
     assert replace(found.training, average="none", average_decay=0.999) == augmented.training
     erm = recipe_named("best", dataset, "erm")
-    assert (erm.training.steps, erm.training.average) == (found.training.steps, "ema")
+    assert (erm.training.steps, erm.training.average) == (found.training.steps, found.training.average)
     assert erm.augmentation == found.augmentation
 
 

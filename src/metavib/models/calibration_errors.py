@@ -31,23 +31,25 @@ def smooth_calibration_error(scores: Scores) -> Float[Tensor, ""]:
     share = place - below
     mass = torch.bincount(below, residuals * (1 - share), GRID)
     mass = mass + torch.bincount(below + 1, residuals * share, GRID)
-    mass /= len(confidence)
+    waves = _waves() @ (mass / len(confidence))
     low, high = 0.0, 1.0
     for _ in range(HALVINGS):
         width = (low + high) / 2
-        if _smoothed(mass, width) < width:
+        if _smoothed(waves, width) < width:
             high = width
         else:
             low = width
     return torch.tensor((low + high) / 2, dtype=torch.float64)
 
 
-def _smoothed(mass: Float[Tensor, "places"], width: float) -> float:
-    """int_0^1 |smoothed residual|. A Gaussian, reflected at 0 and 1, damps each wave cos(pi k t) by itself."""
-    waves = _waves()
+def _smoothed(waves: Float[Tensor, "waves"], width: float) -> float:
+    """int_0^1 |smoothed residual|, from the residual's share of each wave cos(pi k t).
+
+    A Gaussian, reflected at 0 and 1, damps each wave by itself.
+    """
     numbers = torch.arange(GRID, dtype=torch.float64)
     weights = (-0.5 * (math.pi * width * numbers).square()).exp() * torch.where(numbers == 0, 1.0, 2.0)
-    density = waves.mT @ (weights * (waves @ mass))
+    density = _waves().mT @ (weights * waves)
     return ((density[1:].abs() + density[:-1].abs()) / 2).mean().item()
 
 
