@@ -72,4 +72,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "choosing best on photographs": functools.partial(of_targets, "photographs-choosing", 0),
     "digits_four": functools.partial(of_targets, "digits-four", 0),
     "choosing on digits_four": functools.partial(of_targets, "digits-four-choosing", 0),
+    "against collapse": functools.partial(of_targets, "digits-four-choosing", 1),
 }

@@ -100,8 +100,10 @@ def test_best_is_augmented_with_levers_of_ours_and_gives_erm_the_same_budget(dat
     found, augmented = (recipe_named(preset, dataset, "metavib") for preset in ("best", "augmented"))
     assert (found.method.inference, found.method.logit_scale) == ("identity", 1.0)
     photographs = dataset == "pacs"
-    assert found.method.centred == photographs
-    own = {"inference": "layers", "logit_scale": 0.0, "centred": False, "beta": augmented.method.beta}
+    assert (found.method.centred, found.method.roles) == (photographs, "every")
+    assert found.method.ramp == (0 if photographs else found.training.steps // 3)
+    own = {"inference": "layers", "logit_scale": 0.0, "centred": False, "ramp": 0}
+    own |= {"beta": augmented.method.beta, "roles": augmented.method.roles}
     assert replace(found.method, **own) == augmented.method
     assert found.training.average == ("sma" if photographs else "ema")
     assert replace(found.training, average="none", average_decay=0.999) == augmented.training
