@@ -121,7 +121,12 @@ def race() -> str:
 def squeezenet_kernels() -> str:
     """SqueezeNet's step by the kernels written for it, and as the compiler makes it."""
     rows = [
-        [size, f"{one['ms']['own_kernels']:.1f}", f"{one['ms']['compiled']:.1f}", f"{one['own_kernels_faster']:.2f}"]
+        [
+            size,
+            f"{one['ms']['own_kernels']:.1f}",
+            f"{one['ms']['compiled']:.1f}",
+            f"{one['own_kernels_faster']:.2f}",
+        ]
         for size, one in record("squeezenet-kernels")["squeezenet_kernels"].items()
     ]
     return markdown(["images", "our kernels, ms", "compiled, ms", "compiled / ours"], rows)
