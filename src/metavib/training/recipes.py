@@ -130,9 +130,9 @@ def best(dataset: str, algorithm: str) -> Recipe:
     Chosen with source domains left out: on digits with angles and sources hidden (results/best-choosing.json,
     results/digits-four-choosing.json), on photographs with a style hidden (results/photographs-choosing.json).
 
-    Digits begin with features so small that draws drown them: by two sources the codes came to carry nothing, until
-    every domain was meta-test in each step and beta rose slowly. Features of pre-trained networks are positive, and
-    class means all alike, until their common part is taken away (`centred`).
+    Digits begin with features so small that draws drown them: by two sources the codes came to carry nothing,
+    until every domain was meta-test in each step and beta rose slowly. Features of pre-trained networks are
+    positive, and class means all alike, until their common part is taken away (`centred`).
     """
     recipe = augmented(dataset, algorithm)
     changes: dict[str, float | str] = {"inference": "identity", "logit_scale": 1.0}
