@@ -9,7 +9,7 @@ import torch
 from metavib.algorithms import ALGORITHMS, create
 from metavib.algorithms.base import Algorithm
 from metavib.algorithms.inferred import ProbabilisticClassifier
-from metavib.models.directory import ModelDescription
+from metavib.models.directory import ModelDescription, TakenImages
 from metavib.nn.backbones import DigitNetwork
 
 
@@ -32,7 +32,7 @@ def described(name: str, **changes: Any) -> ModelDescription:
         "classes": ("cat", "dog"),
         "source_domains": ("a", "b", "c"),
         "unseen_domain": "d",
-        "preprocessing": {},
+        "preprocessing": TakenImages(28, 1, (0.0,), (1.0,)),
         "seed": 0,
         "experiment": "e",
         "split": "s",

@@ -9,7 +9,7 @@ from made_up_results import results_like
 
 from metavib.models.calibration import Calibration
 from metavib.models.card import model_card
-from metavib.models.directory import ModelDescription
+from metavib.models.directory import ModelDescription, TakenImages
 
 DESCRIPTION = ModelDescription(
     algorithm="metavib",
@@ -19,7 +19,7 @@ DESCRIPTION = ModelDescription(
     classes=("cat", "dog"),
     source_domains=("art", "photo"),
     unseen_domain="sketch",
-    preprocessing={"size": 28},
+    preprocessing=TakenImages(28, 1, (0.0,), (1.0,)),
     seed=1,
     experiment="e",
     split="s",

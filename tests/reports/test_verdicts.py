@@ -9,7 +9,7 @@ import torch
 from made_up_results import across_domains
 
 from metavib.models.calibration import COVERAGE, Calibration
-from metavib.models.directory import ModelDescription
+from metavib.models.directory import ModelDescription, TakenImages
 from metavib.models.domain_calibration import promise_coverage
 from metavib.reports.verdicts import KINDS, MOST, Verdicts, place_of, shown_of, verdicts_of
 
@@ -19,7 +19,17 @@ PROBABILITIES = torch.tensor([[0.99, 0.01], [0.98, 0.02], [0.45, 0.55], [0.5, 0.
 
 def description(**changes: object) -> ModelDescription:
     given = ModelDescription(
-        "erm", {}, "digits", False, ("a", "b"), ("1", "2"), "0", {"size": 28}, 0, "e", "s"
+        "erm",
+        {},
+        "digits",
+        False,
+        ("a", "b"),
+        ("1", "2"),
+        "0",
+        TakenImages(28, 1, (0.0,), (1.0,)),
+        0,
+        "e",
+        "s",
     )
     return replace(given, **changes)
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
+import torch
 from record_fixtures import GRID, IMAGES, digest
 
 from metavib.algorithms import ALGORITHMS
 from metavib.algorithms.erm import ERM
 from metavib.algorithms.metavib import MetaVIB
+from metavib.core.json_record import checksum
 from metavib.core.settings import Settings, setting
 from metavib.interfaces.cli.training import paper_table
 from metavib.models import metrics
@@ -203,15 +207,36 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def added(path: Path) -> None:
-    """A setting that this version does not have."""
-    record = json.loads(path.read_text())
-    record["experiment"]["training"]["tremor"] = 0.5
-    path.write_text(json.dumps(record))
+def added(*within: str | int) -> Callable[[Path], None]:
+    """A field or setting in this part of a record, which a version to come might write; with its checksum."""
+
+    def change(path: Path) -> None:
+        record = json.loads(path.read_text())
+        has_checksum = record.pop("check", None) is not None
+        part = record
+        for name in within:
+            part = part[name]
+        part["tremor"] = 0.5
+        path.write_text(json.dumps(record | ({"check": checksum(record)} if has_checksum else {})))
+
+    return change
+
+
+def tensor_added(path: Path) -> None:
+    """A tensor of a kind that this version does not keep, in a checkpoint whose checksums are right."""
+    tensors = safetensors.torch.load_file(path.with_suffix(".safetensors"))
+    content = safetensors.torch.save(tensors | {"tremor/weight": torch.zeros(1)})
+    path.with_suffix(".safetensors").write_bytes(content)
+    record = json.loads(path.read_text()) | {"sha256": hashlib.sha256(content).hexdigest()}
+    del record["check"]
+    path.write_text(json.dumps(record | {"check": checksum(record)}))
 
 
 NEWER = "was written by a newer version of metavib (format 9; this version reads up to "
 OLDER = "was written by an older version of metavib (format 1; this version reads from 2"
+UNKNOWN = (
+    "'tremor', which this version of metavib does not know: it was made by a newer version. Upgrade metavib"
+)
 HALF = "It is damaged or half written: copy "
 
 
@@ -220,11 +245,17 @@ HALF = "It is damaged or half written: copy "
     ("file", "change", "words"),
     [
         ("experiment.json", lambda path: changed(path, format=9), NEWER),
-        ("experiment.json", added, "has the setting 'tremor', which this version of metavib does not know"),
+        ("experiment.json", added("experiment", "training"), f"has the setting {UNKNOWN}"),
+        ("experiment.json", added("experiment"), f"has the value {UNKNOWN}"),
+        ("experiment.json", added(), f"has the field {UNKNOWN}"),
+        ("experiment.json", added("data", "pixel_range"), f"has the field {UNKNOWN}"),
         ("experiment.json", cut, HALF),
         ("experiment.json", lambda path: path.write_text(""), HALF),
         ("results.json", lambda path: changed(path, format=9), NEWER),
         ("results.json", cut, HALF),
+        ("results.json", added(), f"has the field {UNKNOWN}"),
+        ("results.json", added("unsure"), f"has the field {UNKNOWN}"),
+        ("results.json", added("unseen", "accuracy"), f"has the field {UNKNOWN}"),
     ],
 )
 def test_a_run_is_refused_in_one_line(
@@ -245,6 +276,10 @@ def test_a_run_is_refused_in_one_line(
         ("run-open", "checkpoints/00000063.json", lambda path: changed(path, format=1), OLDER),
         ("run-open", "checkpoints/00000063.json", cut, "Remove that folder to train from the start."),
         ("run-open", "checkpoints/00000063.safetensors", Path.unlink, "lacks a file. Remove that folder"),
+        ("run-open", "checkpoints/00000063.json", added(), f"has the field {UNKNOWN}"),
+        ("run-open", "checkpoints/00000063.json", added("values"), f"has the field {UNKNOWN}"),
+        ("run-open", "checkpoints/00000063.json", added("values", "runs", 0), f"has the field {UNKNOWN}"),
+        ("run-open", "checkpoints/00000063.json", added("values", "runs", 0, "valley"), UNKNOWN),
         (
             "run-open",
             "experiment.json",
@@ -265,6 +300,17 @@ def test_a_run_that_cannot_be_continued_is_left_as_it_is(
     assert digest(run) == before
 
 
+def test_a_checkpoint_with_tensors_of_a_newer_version_is_left_as_it_is(
+    metavib: Any, records: Any, here: list[str]
+) -> None:
+    run = records("run-open")
+    tensor_added(run / "checkpoints" / "00000063.json")
+    before = digest(run)
+    status, _, err = metavib("train", "--out", run, *here)
+    assert (status, f"has tensors of {UNKNOWN}" in err.splitlines()[-1]) == (2, True), err
+    assert {name: own for name, own in digest(run).items() if name != ".lock"} == before
+
+
 @pytest.mark.parametrize(
     ("file", "change", "words"),
     [
@@ -272,6 +318,11 @@ def test_a_run_that_cannot_be_continued_is_left_as_it_is(
         ("config.json", lambda path: changed(path, format=0), "is damaged"),
         ("config.json", cut, HALF),
         ("config.json", Path.unlink, "is missing: "),
+        ("config.json", added(), f"has the field {UNKNOWN}"),
+        ("config.json", added("method"), f"has the setting {UNKNOWN}"),
+        ("config.json", added("preprocessing"), f"has the field {UNKNOWN}"),
+        ("config.json", added("preprocessing", "pixel_range"), f"has the field {UNKNOWN}"),
+        ("config.json", added("calibration"), f"has the field {UNKNOWN}"),
         ("model.safetensors", cut, "is damaged (sha256 differs). Train or copy it again."),
         ("model.safetensors", Path.unlink, "Train or copy it again."),
     ],
@@ -294,6 +345,9 @@ def test_a_model_is_refused_in_one_line(
         ("cells/{}/experiment.json", cut, HALF),
         ("cells/{}/checkpoints/00000074.json", lambda path: changed(path, format=9), NEWER),
         ("sweep.json", lambda path: path.write_text('{"format": 9}'), NEWER),
+        ("sweep.json", lambda path: path.write_text('{"format": 1, "file": {}, "tremor": 1}'), UNKNOWN),
+        ("cells/{}/experiment.json", added(), UNKNOWN),
+        ("cells/{}/checkpoints/00000074.json", added("values", "runs", 0), UNKNOWN),
         ("sweep.json", lambda path: path.write_text('{"for'), HALF),
     ],
 )
@@ -313,6 +367,8 @@ def test_a_sweep_is_refused_in_one_line(
         ("images-photo-metavib-seed1/experiment.json", lambda path: changed(path, format=9), NEWER),
         (".stacks/a82d67b3c23ac82b/00000063.json", lambda path: changed(path, format=9), NEWER),
         (".stacks/a82d67b3c23ac82b/00000063.json", lambda path: changed(path, format=1), OLDER),
+        (".stacks/a82d67b3c23ac82b/00000063.json", added("values", "runs", 1), f"has the field {UNKNOWN}"),
+        ("images-art-metavib-seed0/results.json", added(), f"has the field {UNKNOWN}"),
     ],
 )
 def test_a_grid_is_refused_in_one_line(

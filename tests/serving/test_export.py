@@ -14,7 +14,7 @@ from metavib.algorithms import ALGORITHMS
 from metavib.core.errors import UserError
 from metavib.data.transforms import with_channels
 from metavib.models.calibrating import fitted
-from metavib.models.directory import ModelDescription, preprocessing_of, save_model
+from metavib.models.directory import ModelDescription, TakenImages, preprocessing_of, save_model
 from metavib.models.look import embedded_with_look, fitted_look
 from metavib.models.measuring import shared_noise
 from metavib.models.source_features import SourceFeatures
@@ -51,7 +51,7 @@ def model(tmp_path):
             classes=CLASSES,
             source_domains=("art", "photo"),
             unseen_domain="sketch",
-            preprocessing=preprocessing_of(built.backbone)._asdict(),
+            preprocessing=TakenImages(*preprocessing_of(built.backbone)),
             seed=0,
             experiment="e",
             split="s",

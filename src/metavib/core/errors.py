@@ -19,9 +19,13 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     return UserError(f"unknown {kind} {name!r}{suggestion} Known: {', '.join(choices)}")
 
 
-def made_by_newer(where: object, field: str) -> UserError:
-    """The error for a record that holds something which came after this version."""
-    return UserError(
+class NewerVersionError(UserError):
+    """A record holds something that came after this version."""
+
+
+def made_by_newer(where: object, field: str) -> NewerVersionError:
+    """The error for a record that has this field, setting or value."""
+    return NewerVersionError(
         f"{where} has {field}, which this version of metavib does not know: it was made by a newer version. "
         "Upgrade metavib, or train again elsewhere."
     )

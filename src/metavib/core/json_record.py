@@ -6,12 +6,12 @@ where it is absent, and leaves the format as it is.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from metavib.core import untrusted
-from metavib.core.errors import UserError
+from metavib.core.errors import UserError, made_by_newer
 
 
 def checksum(record: dict[str, Any]) -> str:
@@ -37,6 +37,12 @@ def read_json(path: Path, *within: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UserError(f"{path} holds no JSON object. Copy {path.parent} again, or train again.")
     return value
+
+
+def require_fields(record: Mapping[str, Any], path: Path, known: Collection[str]) -> None:
+    """Refuse a record with a field that came after this version."""
+    if unknown := [str(name) for name in record if name not in known]:
+        raise made_by_newer(path, f"the field {unknown[0]!r:.50}")
 
 
 def require_format(record: Mapping[str, Any], path: Path, newest: int, oldest: int = 1) -> None:

@@ -228,7 +228,7 @@ def _classes(results: Results) -> str:
 
 
 def _use(description: ModelDescription) -> str:
-    size = description.preprocessing.get("size")
+    size = description.preprocessing.size
     return (
         "```python\nimport metavib\n\n"
         'predictor = metavib.Predictor.from_pretrained("FOLDER OR NAME ON THE HUB")\n'

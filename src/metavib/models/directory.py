@@ -19,11 +19,11 @@ from torch.overrides import TorchFunctionMode
 from metavib.algorithms import algorithm_named, create
 from metavib.algorithms.base import Algorithm
 from metavib.core import atomic, untrusted
-from metavib.core.errors import UserError, made_by_newer
+from metavib.core.errors import NewerVersionError, UserError, made_by_newer
 from metavib.core.json_record import checksum, read_json, require_format
 from metavib.core.plain_values import UnknownField, made
 from metavib.core.settings import Settings, from_record
-from metavib.data.decoding.pixel_range import PixelRange, pixel_range_from
+from metavib.data.decoding.pixel_range import OLDER, PixelRange, require_valid
 from metavib.data.transforms import Preprocessing
 from metavib.models.calibration import Calibration, calibration_from
 from metavib.models.domain_calibration import DomainCalibration, domain_calibration_from
@@ -41,6 +41,18 @@ FORMAT = 1
 
 
 @dataclass(frozen=True)
+class TakenImages:
+    """The images that a model takes: side, channels, normalisation, and the values of files."""
+
+    size: int
+    channels: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    interpolation: str = "bilinear"
+    pixel_range: PixelRange | None = None  # None of the first models, for which no range was looked for
+
+
+@dataclass(frozen=True)
 class ModelDescription:
     """The description of a model: everything but its weights."""
 
@@ -51,7 +63,7 @@ class ModelDescription:
     classes: tuple[str, ...]
     source_domains: tuple[str, ...]
     unseen_domain: str | None  # None where nothing was held out
-    preprocessing: dict[str, Any]
+    preprocessing: TakenImages
     seed: int
     experiment: str
     split: str
@@ -62,7 +74,7 @@ class ModelDescription:
     @property
     def pixel_range(self) -> PixelRange:
         """The values of image files that the model takes for black and white."""
-        return pixel_range_from(self.preprocessing.get("pixel_range"))
+        return self.preprocessing.pixel_range or OLDER
 
 
 def build_algorithm(
@@ -233,9 +245,8 @@ def _network_of(description: ModelDescription, folder: Path, own: OwnNetwork | N
 def _input_of(description: ModelDescription) -> Input:
     """The images that the model was trained on, as its description says."""
     given = description.preprocessing
-    normalisation = Normalisation(tuple(given["mean"]), tuple(given["std"]))
-    how = given.get("interpolation", "bilinear")
-    return input_of(nn.Identity(), given["size"], given["channels"], *normalisation, how)
+    normalisation = Normalisation(given.mean, given.std)
+    return input_of(nn.Identity(), given.size, given.channels, *normalisation, given.interpolation)
 
 
 def _described(folder: Path, places: tuple[Path, ...]) -> tuple[ModelDescription, Settings, str]:
@@ -259,7 +270,8 @@ def _described(folder: Path, places: tuple[Path, ...]) -> tuple[ModelDescription
         description = replace(made(ModelDescription, record), calibration=calibration)
         across = domain_calibration_from(across, len(description.classes))
         description = replace(description, domain_calibration=across)
-        _ = description.pixel_range  # raises where it is not valid
+        if description.preprocessing.pixel_range is not None:
+            require_valid(description.preprocessing.pixel_range)
         config = from_record(
             algorithm_named(description.algorithm).Config, description.method, f"{folder}/config.json"
         )
@@ -273,6 +285,8 @@ def _described(folder: Path, places: tuple[Path, ...]) -> tuple[ModelDescription
             raise ValueError("it has no classes")
     except UnknownField as error:  # and the checksum is right: nothing is damaged
         raise made_by_newer(f"{folder}/config.json", f"the field {error.name!r:.50}") from error
+    except NewerVersionError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
             f"{folder}/config.json does not describe a model: {str(error).rstrip('.')}."

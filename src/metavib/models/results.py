@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from metavib.core import atomic
-from metavib.core.errors import UserError
-from metavib.core.json_record import read_json, require_format
-from metavib.core.plain_values import checked, made
+from metavib.core.errors import UserError, made_by_newer
+from metavib.core.json_record import read_json, require_fields, require_format
+from metavib.core.plain_values import UnknownField, checked, made
 
 FORMAT = 1
 NOT_MEASURED = "not measured"  # where a record has no such measure
@@ -158,12 +158,16 @@ def read_results(path: Path) -> Results:
 
 
 def results_from(record: Mapping[str, Any], path: Path) -> Results:
-    """The results that `to_json` made plain, in this version or an earlier one. Unknown fields are passed over."""
+    """The results that `to_json` made plain, in this version or an earlier one."""
     require_format(record, path, FORMAT)
-    names = {field.name for field in fields(Results)} - {"unseen", "source_validation"}
+    everything = {field.name for field in fields(Results)}
+    require_fields(record, path, everything | {"format"})
+    names = everything - {"unseen", "source_validation"}
     try:
         known = made(Results, _ABSENT | {name: value for name, value in record.items() if name in names})
         unseen, validation = (_measurement(record.get(name)) for name in ("unseen", "source_validation"))
+    except UnknownField as error:
+        raise made_by_newer(path, f"the field {error.name!r:.50}") from error
     except (KeyError, TypeError, ValueError) as error:
         what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise UserError(f"{path} is damaged: {what}. Remove it, and the run is measured again.") from error
@@ -189,6 +193,8 @@ def _measurement(record: Any) -> Measurement | None:
 def _spread(name: str, record: Any) -> Spread:
     if not isinstance(record, dict):
         raise ValueError(f"{name} cannot be {record!r:.50}")
+    if later := record.keys() - {"mean", "deviation"}:
+        raise UnknownField(Spread, min(later))
     return Spread(checked(float, record["mean"], name), checked(float, record["deviation"], name))
 
 

@@ -53,7 +53,7 @@ def check_directory(
             f"the images changed since the run in {directory.path} began (their {changed[0]} differs). "
             "Restore them, or choose another --out."
         )
-    if data is not None and described.pixel_range != data["pixel_range"]:
+    if data is not None and described.pixel_range.to_json() != data["pixel_range"]:
         raise UserError(
             f"the run in {directory.path} began with another range of pixel values than the images have now. "
             "Choose another --out."

@@ -20,7 +20,7 @@ from metavib.data.splits import Split
 from metavib.data.store.storage import LastStore
 from metavib.models.calibration import answered, calibrate
 from metavib.models.card import model_card
-from metavib.models.directory import ModelDescription, preprocessing_of, save_model
+from metavib.models.directory import ModelDescription, TakenImages, preprocessing_of, save_model
 from metavib.models.measuring import AstrayError, Embedded, embed, measure
 from metavib.models.results import Measurement, Results, write_results
 from metavib.nn.own_network import OwnNetwork
@@ -285,7 +285,7 @@ def finish(opened: OpenRun, context: ExecutionContext) -> Results:
         classes=split.classes,
         source_domains=tuple(split.train),
         unseen_domain=split.target,
-        preprocessing=preprocessing._asdict() | {"pixel_range": sources.pixel_range.to_json()},
+        preprocessing=TakenImages(*preprocessing, pixel_range=sources.pixel_range),
         seed=experiment.seed,
         experiment=experiment.identity(),
         split=digest,

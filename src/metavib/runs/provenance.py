@@ -10,17 +10,18 @@ from typing import Any
 import torch
 
 from metavib.core import atomic
-from metavib.core.errors import UserError
-from metavib.core.json_record import read_json, require_format
-from metavib.core.plain_values import checked
+from metavib.core.errors import UserError, made_by_newer
+from metavib.core.json_record import read_json, require_fields, require_format
+from metavib.core.plain_values import UnknownField, checked, made
 from metavib.data.dataset import Dataset
-from metavib.data.decoding.pixel_range import BYTES
+from metavib.data.decoding.pixel_range import BYTES, PixelRange
 from metavib.data.opening import Sources
 from metavib.data.splits import Split
 from metavib.training.experiment import Experiment, recorded_experiment, to_yaml
 from metavib.training.run_directory import RunDirectory
 
 FORMAT = 1
+FIELDS = ("format", "experiment", "identity", "data", "versions", "git_revision", "device", "threads")
 
 
 def describe_run(
@@ -65,7 +66,7 @@ class RunDescription:
     identity: str  # by the version that began it
     split: str  # who plays which role
     content: str  # of the source images
-    pixel_range: dict[str, Any]
+    pixel_range: PixelRange  # of bytes, where an older version wrote none
     version: str | None  # of metavib; None where it was run from a checkout
     threads: int | None  # that it began with; None where it does not say
 
@@ -78,6 +79,7 @@ def read_description(directory: RunDirectory) -> RunDescription:
 def described(record: dict[str, Any], path: Path) -> RunDescription:
     """Read the record of a run. `UserError` says in one line why it cannot be used."""
     require_format(record, path, FORMAT)
+    require_fields(record, path, FIELDS)
     try:
         data, threads = record["data"], record.get("threads")
         return RunDescription(
@@ -85,14 +87,16 @@ def described(record: dict[str, Any], path: Path) -> RunDescription:
             identity=checked(str, record["identity"], "identity"),
             split=checked(str, data["split"], "split"),
             content=checked(str, data["content"], "content"),
-            pixel_range=data.get("pixel_range", BYTES.to_json()),  # older versions wrote none
+            pixel_range=made(PixelRange, data["pixel_range"]) if "pixel_range" in data else BYTES,
             version=record.get("versions", {}).get("metavib"),
             threads=threads if type(threads) is int and threads > 0 else None,
         )
+    except UnknownField as error:
+        raise made_by_newer(path, f"the field {error.name!r:.50}") from error
+    except UserError as error:  # an algorithm or a network of another version, or of somebody's own
+        raise UserError(f"{path} is not a run of this version: {error}") from error
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UserError(f"{path} is damaged: {error!r}. Copy {path.parent} again, or train again.") from error
-    except UserError as error:
-        raise UserError(f"{path} is not a run of this version: {error}") from error
 
 
 def threads_of(directory: RunDirectory) -> int | None:

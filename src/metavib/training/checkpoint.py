@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,9 +18,10 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from metavib.core import atomic, untrusted
-from metavib.core.errors import UserError
-from metavib.core.json_record import checksum, require_format
+from metavib.core.errors import UserError, made_by_newer
+from metavib.core.json_record import checksum, require_fields, require_format
 from metavib.core.memory import free_memory_of_host
+from metavib.core.plain_values import UnknownField
 from metavib.core.processes.group import Processes
 from metavib.training.selection import RunState
 
@@ -37,6 +38,11 @@ class Checkpoint:
     step: int
     tensors: dict[str, Tensor]
     states: tuple[RunState, ...]
+
+    def require_kinds(self, known: Collection[str], folder: Path) -> None:
+        """Refuse tensors of a kind that came after this version; a tensor is named KIND/NAME."""
+        if unknown := {name.partition("/")[0] for name in self.tensors}.difference(known):
+            raise made_by_newer(f"the checkpoint in {folder}", f"tensors of {min(unknown)!r:.50}")
 
     def of_run(self, number: int) -> Checkpoint:
         """The part of one of several stacked runs; of one that stopped early, as it was then and stayed."""
@@ -100,14 +106,11 @@ def require_readable(folder: Path) -> None:
     for step in steps(folder):
         tensors_path, path = _paths(folder, step)
         try:
-            record = untrusted.json_in(path, untrusted.RECORD_BYTES, folder.parent)
-        except (OSError, ValueError) as error:
-            complaints.append(f"checkpoint of step {step} {_unread(error)}")
-            continue
-        if isinstance(record, dict) and type(record.get("format")) is int:
-            require_format(record, path, FORMAT, oldest=FORMAT)
-        if not tensors_path.exists():
-            complaints.append(f"checkpoint of step {step} lacks a file")
+            _read_record(path)
+            if not tensors_path.exists():
+                raise _DamagedError("lacks a file")
+        except _DamagedError as damage:
+            complaints.append(f"checkpoint of step {step} {damage}")
     if complaints and len(complaints) == len(steps(folder)):  # else the one before is used
         raise _unusable(folder, complaints)
 
@@ -164,16 +167,13 @@ class _DamagedError(Exception):
 
 def _load(folder: Path, step: int, known_as: Sequence[str]) -> Checkpoint:
     tensors_path, values_path = _paths(folder, step)
+    record, states = _read_record(values_path)
     try:
-        record = untrusted.json_in(values_path, untrusted.RECORD_BYTES, folder.parent)
         content = untrusted.read(tensors_path, free_memory_of_host(), folder.parent)
     except FileNotFoundError as error:
         raise _DamagedError("lacks a file") from error
     except (OSError, ValueError) as error:
         raise _DamagedError(_unread(error)) from error
-    if not isinstance(record, dict) or record.pop("check", None) != checksum(record):
-        raise _DamagedError("is damaged (its record does not match its checksum)")
-    require_format(record, values_path, FORMAT, oldest=FORMAT)
     if record.get("run") not in known_as:
         raise _DamagedError("belongs to another experiment")
     if hashlib.sha256(content).hexdigest() != record.get("sha256"):
@@ -184,11 +184,31 @@ def _load(folder: Path, step: int, known_as: Sequence[str]) -> Checkpoint:
         tensors = safetensors.torch.load(content)
     except SafetensorError as error:
         raise _DamagedError("is not a safetensors file") from error
-    try:
-        states = tuple(RunState.restored(values) for values in record["values"]["runs"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise _DamagedError(f"does not say how its runs stand ({error})") from error
     return Checkpoint(step, tensors, states)
+
+
+def _read_record(path: Path) -> tuple[dict[str, Any], tuple[RunState, ...]]:
+    """The record of a checkpoint, and the states of its runs. One of a newer version is an error for the user."""
+    try:
+        record = untrusted.json_in(path, untrusted.RECORD_BYTES, path.parent.parent)
+    except (OSError, ValueError) as error:
+        raise _DamagedError(_unread(error)) from error
+    if isinstance(record, dict) and type(record.get("format")) is int:  # whose checksum may be another one
+        require_format(record, path, FORMAT, oldest=FORMAT)
+    if not isinstance(record, dict) or record.pop("check", None) != checksum(record):
+        raise _DamagedError("is damaged (its record does not match its checksum)")
+    require_format(record, path, FORMAT, oldest=FORMAT)
+    require_fields(record, path, ("format", "run", "step", "sha256", "values"))
+    try:
+        values = record["values"]
+        require_fields(values, path, ("runs",))
+        return record, tuple(RunState.restored(state) for state in values["runs"])
+    except UnknownField as error:
+        raise made_by_newer(path, f"the field {error.name!r:.50}") from error
+    except UserError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _DamagedError(f"does not say how its runs stand ({error})") from error
 
 
 def _unread(error: OSError | ValueError) -> str:

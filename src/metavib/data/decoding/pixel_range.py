@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metavib.core.plain_values import made
 from metavib.core.shapes import Num, UInt8
 
 EIGHT_BIT, SIXTEEN_BIT, THIRTY_TWO_BIT, FLOAT = DEPTHS = ("8-bit", "16-bit", "32-bit", "float")
@@ -103,14 +102,10 @@ def covering(depth: str, found: Extremes) -> PixelRange:
     return PixelRange(depth, low, float(2 ** max(1, int(found.high).bit_length()) - 1))
 
 
-def pixel_range_from(value: Any) -> PixelRange:
-    """The range that a model's `config.json` holds; `OLDER` without one. ValueError where it is not valid."""
-    if value is None:
-        return OLDER
-    found = made(PixelRange, value)
+def require_valid(found: PixelRange) -> None:
+    """ValueError where a range that was read from a record scales nothing."""
     if found.depth not in DEPTHS or not found.low < found.high or not math.isfinite(found.high - found.low):
-        raise ValueError(f"pixel_range cannot be {value!r:.100}")
-    return found
+        raise ValueError(f"pixel_range cannot be {found!r:.100}")
 
 
 def narrow(pixel_range: PixelRange, domains: Iterable[tuple[str, Extremes]]) -> list[str]:

@@ -10,18 +10,19 @@ from typing import Any
 from metavib.algorithms import algorithm_named
 from metavib.core import atomic
 from metavib.core.errors import UserError, require_known, unknown_name
-from metavib.core.json_record import read_json, require_format
+from metavib.core.json_record import read_json, require_fields, require_format
 from metavib.core.settings import Scalar
 from metavib.data.sources.catalog import open_dataset
 from metavib.data.splits import Split
-from metavib.models import results
-from metavib.runs import provenance
+from metavib.models.results import read_results
 from metavib.runs.cells import Cell
 from metavib.runs.checks import check_episode, check_frozen
+from metavib.runs.provenance import read_description
 from metavib.runs.sweep.rules import Rule, rule_named
 from metavib.runs.sweep.space import NAMED, Listed, Space, kinds_of, space_from
 from metavib.training import checkpoint
 from metavib.training.experiment import Experiment, experiment_from, left_out, shared_out
+from metavib.training.run_directory import RunDirectory
 
 KEYS = (
     "dataset",
@@ -239,17 +240,15 @@ def write_record(out: Path, values: Mapping[str, Any]) -> None:
 def require_readable_sweep(out: Path) -> None:
     """Refuse a sweep of another version of metavib, or half of one, before anything is written into it."""
     if (out / NAME).exists():
-        require_format(read_json(out / NAME), out / NAME, FORMAT)
-    formats = {
-        "experiment.json": provenance.FORMAT,
-        "results.json": results.FORMAT,
-        "validation.json": results.FORMAT,
-    }
+        record = read_json(out / NAME)
+        require_format(record, out / NAME, FORMAT)
+        require_fields(record, out / NAME, ("format", "file"))
     for described in sorted((out / "cells").rglob("experiment.json")):
-        for name, newest in formats.items():
-            path = described.parent / name
+        cell = RunDirectory(described.parent)
+        read_description(cell)
+        for path in (cell.results, cell.validation):
             if path.exists():
-                require_format(read_json(path), path, newest)
-        checkpoint.require_readable(described.parent / "checkpoints")
+                read_results(path)
+        checkpoint.require_readable(cell.checkpoints)
     for stack in (out / "cells").rglob("members.json"):
         checkpoint.require_readable(stack.parent)
