@@ -9,22 +9,21 @@ can be told apart at some resolution, that of the bins or of the noise, and mean
 information", 2017). Where a layer is wide, no two images fall into the same bins: then it says log2 n and H(Y),
 whatever the layer knows.
 
-`pairwise` takes T as a mixture of n Gaussians, one for each image (Kolchinsky and Tracey, "Estimating mixture
-entropy with pairwise distances", Entropy 2017). With D_ij a distance between the Gaussians of images i and j,
+`from_distances` takes T as a mixture of n Gaussians, one for each image (Kolchinsky and Tracey, "Estimating
+mixture entropy with pairwise distances", Entropy 2017). With D_ij = KL[p_i || p_j] of images i and j,
 
     I(X;T) ~ - mean_i log mean_j exp(-D_ij)
     I(T;Y) ~ mean_i log [ mean over j of the class of i of exp(-D_ij) / mean over all j of exp(-D_ij) ]
 
-The first is an upper bound where D is the KL divergence KL[p_i || p_j], and a lower one where it is the
-Bhattacharyya distance. The second, the entropy of T less that of T within classes, is the difference of two such
-bounds: an estimate, and no bound. An image is at no distance from itself, so it is too high where the noise is so
-small that few others are near, also for labels that have nothing to do with T.
+The first is an upper bound. The second, the entropy of T less that of T within classes, is the difference of two
+such bounds: an estimate, and no bound. An image is at no distance from itself, so it is too high where the noise
+is so small that few others are near, also for labels that have nothing to do with T.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,7 +32,6 @@ from metavib.core.shapes import Float, Int
 from metavib.nn.functional.gaussian import Gaussian
 
 LARGEST_SAMPLE = 1_024  # memory grows with its square
-_AT_ONCE = 2**22  # numbers in memory at a time, where distances have no matrix product
 
 
 class Information(NamedTuple):
@@ -60,23 +58,13 @@ def binned(
     return Information(with_input, with_input + symbol_entropy(labels) - symbol_entropy(both))
 
 
-def pairwise(
-    codes: Gaussian, labels: Int[Tensor, "samples"], bound: Literal["upper", "lower"] = "upper"
-) -> Information:
-    """Of Gaussian codes, one for each sample; noise that is the same for all is a log variance that is."""
-    return from_distances(distances_between(codes, bound), labels)
-
-
-def distances_between(
-    codes: Gaussian, bound: Literal["upper", "lower"] = "upper"
-) -> Float[Tensor, "samples samples"]:
-    """D_ij: KL divergences for the upper bound, Bhattacharyya distances for the lower one."""
+def distances_between(codes: Gaussian) -> Float[Tensor, "samples samples"]:
+    """D_ij: the KL divergences of Gaussian codes, one for each sample."""
     assert len(codes.mean) <= LARGEST_SAMPLE
     # About their common mean, and in double precision: distances are differences of large numbers.
     mean = codes.mean.double()
     centred = Gaussian(mean - mean.mean(dim=0), codes.log_variance.double())
-    distances = _divergences(centred) if bound == "upper" else _bhattacharyya_distances(centred)
-    return distances.clamp_min(0.0).fill_diagonal_(0.0)
+    return _divergences(centred).clamp_min(0.0).fill_diagonal_(0.0)
 
 
 def from_distances(
@@ -104,18 +92,3 @@ def _divergences(codes: Gaussian) -> Float[Tensor, "samples samples"]:
     in_units_of_j = (variance + mean.square()) @ precision.mT - 2.0 * mean @ (mean * precision).mT
     in_units_of_j += (mean.square() * precision).sum(dim=1)
     return 0.5 * (in_units_of_j - mean.shape[1] + log_determinant - log_determinant.unsqueeze(1))
-
-
-def _bhattacharyya_distances(codes: Gaussian) -> Float[Tensor, "samples samples"]:
-    """1/8 sum_d (mu_i - mu_j)^2 / s^2 + 1/2 sum_d log [s^2 / (sigma_i sigma_j)], s^2 the mean of the variances."""
-    mean, variance = codes.mean, codes.log_variance.exp()
-    rows = []
-    at_a_time = max(1, _AT_ONCE // mean.numel())
-    for own_mean, own_variance, own_log in zip(
-        mean.split(at_a_time), variance.split(at_a_time), codes.log_variance.split(at_a_time), strict=True
-    ):
-        middle = 0.5 * (own_variance.unsqueeze(1) + variance)  # [rows, samples, units]
-        shift = (own_mean.unsqueeze(1) - mean).square() / middle
-        overlap = middle.log() - 0.5 * (own_log.unsqueeze(1) + codes.log_variance)
-        rows.append((0.125 * shift + 0.5 * overlap).sum(dim=-1))
-    return torch.cat(rows)
