@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from metavib.core.settings import Settings
-from metavib.core.shapes import Float
+from metavib.core.shapes import Float, Images
 from metavib.data.episodes import Episode, Samples
 from metavib.data.store.storage import Batch
 from metavib.nn.backbone import Backbone
@@ -93,9 +93,7 @@ class Algorithm(nn.Module, ABC):
         """Why it cannot learn on features of a frozen backbone, to follow its name; None where it can."""
         return None
 
-    def backbone_features(
-        self, images: Float[Tensor, "batch channels height width"]
-    ) -> Float[Tensor, "batch features"]:
+    def backbone_features(self, images: Images) -> Float[Tensor, "batch features"]:
         """The features of the backbone at test, before anything that the method adds."""
         return self.backbone(images)
 
@@ -119,7 +117,7 @@ class Algorithm(nn.Module, ABC):
     def absorb(self, source: Iterable[Batch]) -> None:
         """Take from all source training samples what prediction needs later."""
 
-    def embed(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch features"]:
+    def embed(self, images: Images) -> Float[Tensor, "batch features"]:
         """The part of a prediction that has no draws; it is computed once for all of them."""
         return self.backbone(images)
 

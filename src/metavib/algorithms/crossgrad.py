@@ -44,7 +44,7 @@ from torch.func import functional_call, grad_and_value
 
 from metavib.algorithms.base import Noise, SoftmaxClassifier
 from metavib.core.settings import Settings, setting
-from metavib.core.shapes import Float
+from metavib.core.shapes import Float, Images
 from metavib.data.episodes import Episode
 from metavib.nn.backbone import Backbone
 from metavib.nn.functional.adaptation import Parameters
@@ -123,10 +123,10 @@ class CrossGrad(SoftmaxClassifier):
 
 def perturbed(
     loss: Loss,
-    images: Float[Tensor, "batch channels height width"],
+    images: Images,
     step: float | Float[Tensor, ""],
     scale: float | Tensor,
-) -> tuple[Float[Tensor, "batch channels height width"], Float[Tensor, ""]]:
+) -> tuple[Images, Float[Tensor, ""]]:
     """x + step grad_x loss(x) of each image's own loss, as a constant, and the mean loss.
 
     `scale` is the deviation of the pixels: with s = x / scale it is s + step grad_s loss that is taken.

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from metavib.algorithms.base import Algorithm, Noise, Shapes, dropout_shape
 from metavib.core.settings import Settings, setting
-from metavib.core.shapes import Float, Int
+from metavib.core.shapes import Float, Images, Int
 from metavib.data.episodes import Episode
 from metavib.nn.backbone import Backbone
 from metavib.nn.domain_classifiers import DomainClassifiers
@@ -83,7 +83,7 @@ class DSAM(Algorithm):
     def noise_shapes(self, meta_train_images: int, meta_test_images: int) -> Shapes:
         return dropout_shape(self.backbone, meta_train_images + meta_test_images)
 
-    def embed(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch features"]:
+    def embed(self, images: Images) -> Float[Tensor, "batch features"]:
         """The aggregated features of all modules, side by side."""
         for_all = [stage.unsqueeze(0) for stage in self._stages(images)]
         return self.aggregation.aggregated(self.domains, for_all).movedim(0, 1).flatten(1)

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from metavib.algorithms.base import Noise, SoftmaxClassifier
 from metavib.core.settings import Settings, setting
-from metavib.core.shapes import Float
+from metavib.core.shapes import Float, Images
 from metavib.data.episodes import Episode
 from metavib.nn.backbone import Backbone
 from metavib.nn.functional.adaptation import Parameters
@@ -106,12 +106,10 @@ class LowRank(SoftmaxClassifier):
             if name.startswith(part)
         }
 
-    def backbone_features(
-        self, images: Float[Tensor, "batch channels height width"]
-    ) -> Float[Tensor, "batch features"]:
+    def backbone_features(self, images: Images) -> Float[Tensor, "batch features"]:
         return self.embed(images)
 
-    def embed(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch features"]:
+    def embed(self, images: Images) -> Float[Tensor, "batch features"]:
         return self.features(self._agnostic("backbone"), images)
 
     def predictive(self, embedded: Float[Tensor, "batch features"], noise: Noise | None) -> Predictive:

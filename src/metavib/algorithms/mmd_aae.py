@@ -35,7 +35,7 @@ from torch import Tensor, nn
 
 from metavib.algorithms.base import Noise, Shapes, SoftmaxClassifier
 from metavib.core.settings import Settings, setting
-from metavib.core.shapes import Float
+from metavib.core.shapes import Float, Images
 from metavib.data.episodes import Episode
 from metavib.nn.backbone import Backbone
 from metavib.nn.two_layers import TwoLayers
@@ -100,7 +100,7 @@ class MMDAAE(SoftmaxClassifier):
         shapes = super().noise_shapes(meta_train_images, meta_test_images)
         return shapes | {"prior": (meta_train_images + meta_test_images, self.code_width)}
 
-    def embed(self, images: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch code"]:
+    def embed(self, images: Images) -> Float[Tensor, "batch code"]:
         """The codes that the encoder gives."""
         return self.encoder(self.backbone(images))
 

@@ -9,12 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int, Num, UInt8
+
+    Images = Float[Tensor, "batch channels height width"]
 else:
     try:
         from jaxtyping import Bool, Float, Int, Num, UInt8
-    except ModuleNotFoundError:
-        Bool = Float = Int = Num = UInt8 = None
 
-__all__ = ["Bool", "Float", "Int", "Num", "UInt8"]
+        Images = Float[Tensor, "batch channels height width"]
+    except ModuleNotFoundError:
+        Bool = Float = Int = Num = UInt8 = Images = None
+
+__all__ = ["Bool", "Float", "Images", "Int", "Num", "UInt8"]

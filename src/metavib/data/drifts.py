@@ -12,29 +12,23 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from metavib.core.shapes import Float
+from metavib.core.shapes import Images
 from metavib.nn.randomness import key_of, normal, uniform
 
 
-def turned(
-    images: Float[Tensor, "batch channels height width"], degrees: float
-) -> Float[Tensor, "batch channels height width"]:
+def turned(images: Images, degrees: float) -> Images:
     """Rotated around the middle; what comes in at the edges repeats the edge."""
     angle = math.radians(degrees)
     turn = [[math.cos(angle), -math.sin(angle), 0.0], [math.sin(angle), math.cos(angle), 0.0]]
     return _moved(images, turn)
 
 
-def zoomed(
-    images: Float[Tensor, "batch channels height width"], factor: float
-) -> Float[Tensor, "batch channels height width"]:
+def zoomed(images: Images, factor: float) -> Images:
     """The middle, larger by this factor; smaller where it is below 1."""
     return _moved(images, [[1 / factor, 0.0, 0.0], [0.0, 1 / factor, 0.0]])
 
 
-def blurred(
-    images: Float[Tensor, "batch channels height width"],
-) -> Float[Tensor, "batch channels height width"]:
+def blurred(images: Images) -> Images:
     """At a third of the resolution."""
     size = images.shape[-2:]
     small = nn.functional.interpolate(
@@ -43,33 +37,25 @@ def blurred(
     return nn.functional.interpolate(small, size=size, mode="bilinear", align_corners=False)
 
 
-def noisy(
-    images: Float[Tensor, "batch channels height width"], deviation: float
-) -> Float[Tensor, "batch channels height width"]:
+def noisy(images: Images, deviation: float) -> Images:
     """With Gaussian noise, the same for every batch."""
     noise = normal(key_of(0, "drift"), tuple(images.shape[1:]), images.device)
     rolled = torch.stack([noise.roll(shift * 7 + 1, dims=-1) for shift in range(len(images))])
     return (images + deviation * rolled).clamp(0, 1)
 
 
-def paler(
-    images: Float[Tensor, "batch channels height width"], contrast: float
-) -> Float[Tensor, "batch channels height width"]:
+def paler(images: Images, contrast: float) -> Images:
     """With less contrast, around the mean of each image."""
     mean = images.mean(dim=(1, 2, 3), keepdim=True)
     return mean + contrast * (images - mean)
 
 
-def inverted(
-    images: Float[Tensor, "batch channels height width"],
-) -> Float[Tensor, "batch channels height width"]:
+def inverted(images: Images) -> Images:
     """Swap black and white."""
     return 1 - images
 
 
-def cluttered(
-    images: Float[Tensor, "batch channels height width"], share: float
-) -> Float[Tensor, "batch channels height width"]:
+def cluttered(images: Images, share: float) -> Images:
     """Through a pattern of large blotches, as on another ground."""
     blotches = uniform(key_of(0, "clutter"), (images.shape[1], 7, 7), images.device)
     ground = nn.functional.interpolate(blotches[None], size=images.shape[-2:], mode="bilinear")
@@ -89,9 +75,7 @@ DRIFTS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def foreign_images(
-    count: int, channels: int, size: int, device: torch.device
-) -> Float[Tensor, "batch channels height width"]:
+def foreign_images(count: int, channels: int, size: int, device: torch.device) -> Images:
     """Images of nothing: noise of every grain, blanks of every grey, stripes. A third of each."""
     third = -(-count // 3)
     parts: list[Tensor] = []
@@ -110,9 +94,7 @@ def foreign_images(
     return torch.cat(parts)[:count]
 
 
-def _moved(
-    images: Float[Tensor, "batch channels height width"], transform: list[list[float]]
-) -> Float[Tensor, "batch channels height width"]:
+def _moved(images: Images, transform: list[list[float]]) -> Images:
     matrix = torch.tensor(transform, dtype=images.dtype, device=images.device)
     grid = nn.functional.affine_grid(
         matrix.expand(len(images), 2, 3), list(images.shape), align_corners=False

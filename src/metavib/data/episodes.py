@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from metavib.core.processes.division import Division
-from metavib.core.shapes import Float, Int, Num
+from metavib.core.shapes import Float, Images, Int, Num
 from metavib.data.lone_classes import LoneClasses
 from metavib.data.store.storage import Batch, ImageStore, store_of_all
 from metavib.data.transforms import DRAWS_PER_IMAGE, Augmentation, Preprocessing, prepare
@@ -26,7 +26,7 @@ class Samples(NamedTuple):
     labels: Int[Tensor, "domains samples"]
     domains: Int[Tensor, "domains"]
 
-    def flat_images(self) -> Float[Tensor, "batch channels height width"]:
+    def flat_images(self) -> Images:
         """The images of all domains, one domain after the other."""
         return self.images.flatten(0, 1)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from metavib.core.settings import Settings, setting
-from metavib.core.shapes import Float, Int, Num
+from metavib.core.shapes import Float, Images, Int, Num
 from metavib.nn import kernels
 
 
@@ -30,15 +30,11 @@ class Preprocessing(NamedTuple):
         """The bytes of an image before it is scaled."""
         return self.channels * self.size * self.size
 
-    def __call__(
-        self, images: Num[Tensor, "batch channels height width"]
-    ) -> Float[Tensor, "batch channels height width"]:
+    def __call__(self, images: Num[Tensor, "batch channels height width"]) -> Images:
         """Pixels as the network wants them, from bytes or from floats that are scaled already."""
         return self.normalised(_scaled(images))
 
-    def normalised(
-        self, images: Float[Tensor, "batch channels height width"]
-    ) -> Float[Tensor, "batch channels height width"]:
+    def normalised(self, images: Images) -> Images:
         """(pixels in [0, 1] - mean) / std."""
         if set(self.mean) == {0.0} and set(self.std) == {1.0}:
             return images
@@ -69,10 +65,10 @@ GREY_WEIGHTS = (0.299, 0.587, 0.114)  # ITU-R 601, as Pillow and torchvision hav
 
 
 def augment(
-    images: Float[Tensor, "batch channels height width"],
+    images: Images,
     settings: Augmentation,
     draws: Float[Tensor, "batch draws"],
-) -> Float[Tensor, "batch channels height width"]:
+) -> Images:
     """Crop, flip, colour and grey of images in [0, 1], each by its own row of uniform draws."""
     area, shape, left, top, flip, brightness, contrast, saturation, grey = draws.unbind(dim=-1)
     if settings.smallest_crop < 1 or settings.flip > 0:
@@ -93,7 +89,7 @@ def prepare(
     preprocessing: Preprocessing,
     settings: Augmentation,
     draws: Float[Tensor, "batch draws"] | None,
-) -> Float[Tensor, "batch channels height width"]:
+) -> Images:
     """The stored images at these rows, augmented by their draws where there are any, as the network wants them."""
     if stored.dtype == torch.uint8 and kernels.run_on(stored.device):
         from metavib.nn.kernels import images as kernel

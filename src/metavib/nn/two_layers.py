@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from metavib.core.shapes import Float, Int
+from metavib.core.shapes import Float, Images, Int
 from metavib.nn.backbone import Backbone
 from metavib.nn.functional.adaptation import stopped
 from metavib.nn.mlp import MLP
@@ -72,9 +72,7 @@ def restored_size(backbone: Backbone) -> int:
     return backbone.channels * side * side
 
 
-def to_restore(
-    backbone: Backbone, images: Float[Tensor, "batch channels height width"]
-) -> Float[Tensor, "batch pixels"]:
+def to_restore(backbone: Backbone, images: Images) -> Float[Tensor, "batch pixels"]:
     """The pixels as the network sees them, averaged to 32 x 32 where there are more.
 
     Rows of features are restored as the network standardises them, because they may have any unit.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from metavib.core.memory import free_memory_of_host, give_back_if_short
-from metavib.core.shapes import Float, Int, Num
+from metavib.core.shapes import Images, Int, Num
 from metavib.data.store.row_file import RowFile, file_under
 from metavib.data.transforms import Preprocessing, with_channels
 
@@ -27,7 +27,7 @@ READ_AT_ONCE = 64 << 20  # bytes, on their way to where they stay
 class Batch(NamedTuple):
     """Images as the network wants them, with their labels."""
 
-    images: Float[Tensor, "batch channels height width"]
+    images: Images
     labels: Int[Tensor, "batch"]
 
 
