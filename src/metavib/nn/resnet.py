@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Iterator
-from typing import Any, final
+from collections.abc import Iterator
+from typing import final
 
 from torch import Tensor, nn
 
@@ -23,22 +22,18 @@ class ResNet(Staged):
     channels = 3
     normalisation = IMAGENET
     head_keys = ("fc.",)
+    architecture: str  # torchvision's name
 
     def __init__(self) -> None:
-        super().__init__()
-        network = self.whole_network(lambda channels: nn.GroupNorm(32, channels))
-        self.conv1 = network.conv1
-        self.bn1 = network.bn1
-        self.maxpool = network.maxpool
-        self.layer1 = network.layer1
-        self.layer2 = network.layer2
-        self.layer3 = network.layer3
-        self.layer4 = network.layer4
+        from torchvision import models
 
-    @staticmethod
-    @abstractmethod
-    def whole_network(norm_layer: Callable[[int], nn.Module]) -> Any:
-        """torchvision's network, head included, with random weights."""
+        super().__init__()
+        network = models.get_model(
+            self.architecture, weights=None, norm_layer=lambda channels: nn.GroupNorm(32, channels)
+        )
+        self.conv1, self.bn1, self.maxpool = network.conv1, network.bn1, network.maxpool
+        self.layer1, self.layer2 = network.layer1, network.layer2
+        self.layer3, self.layer4 = network.layer3, network.layer4
 
     @final
     def stages(self, images: Tensor, masks: tuple[Tensor | None, ...]) -> Iterator[Tensor]:
@@ -63,12 +58,7 @@ class ResNet18(ResNet):
     feature_size = 512
     stage_sizes = (64, 128, 256)
     imagenet_weights = "ResNet18_Weights.IMAGENET1K_V1"
-
-    @staticmethod
-    def whole_network(norm_layer: Callable[[int], nn.Module]) -> Any:
-        from torchvision import models
-
-        return models.resnet18(weights=None, norm_layer=norm_layer)
+    architecture = "resnet18"
 
 
 @final
@@ -78,12 +68,7 @@ class ResNet50(ResNet):
     feature_size = 2048
     stage_sizes = (256, 512, 1024)
     imagenet_weights = "ResNet50_Weights.IMAGENET1K_V1"
-
-    @staticmethod
-    def whole_network(norm_layer: Callable[[int], nn.Module]) -> Any:
-        from torchvision import models
-
-        return models.resnet50(weights=None, norm_layer=norm_layer)
+    architecture = "resnet50"
 
 
 @final
@@ -97,12 +82,9 @@ class ResNet50V1(ResNet):
     feature_size = 2048
     stage_sizes = (256, 512, 1024)
     weight_files = ("resnet50_v1",)
+    architecture = "resnet50"
 
-    @staticmethod
-    def whole_network(norm_layer: Callable[[int], nn.Module]) -> Any:
-        from torchvision import models
-
-        network = models.resnet50(weights=None, norm_layer=norm_layer)
-        for stage in (network.layer2, network.layer3, network.layer4):
+    def __init__(self) -> None:
+        super().__init__()
+        for stage in (self.layer2, self.layer3, self.layer4):
             stage[0].conv1.stride, stage[0].conv2.stride = stage[0].conv2.stride, stage[0].conv1.stride
-        return network
