@@ -128,20 +128,11 @@ def save_model(folder: Path, algorithm: Algorithm, description: ModelDescription
     _write_description(folder, description, hashlib.sha256(content).hexdigest())
 
 
-def add_domain_calibration(path: Path, found: DomainCalibration) -> ModelDescription:
-    """Put a calibration across domains into the description of a model that is there; its weights stay."""
+def redescribe(path: Path, **changes: Any) -> ModelDescription:
+    """Change fields in the description of a model that is there; its weights stay."""
     folder = model_folder(path)
     description, _, sha256 = _described(folder, places_of(path))
-    description = replace(description, domain_calibration=found)
-    _write_description(folder, description, sha256)
-    return description
-
-
-def set_examples(path: Path, kept: KeptExamples | None) -> ModelDescription:
-    """Say in the description of a model that is there which training images it keeps, or that it keeps none."""
-    folder = model_folder(path)
-    description, _, sha256 = _described(folder, places_of(path))
-    description = replace(description, examples=kept)
+    description = replace(description, **changes)
     _write_description(folder, description, sha256)
     return description
 

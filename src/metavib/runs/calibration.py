@@ -9,7 +9,7 @@ import torch
 from metavib.algorithms.base import Algorithm
 from metavib.data.opening import LabelledRows, Sources
 from metavib.models.calibrating import calibrate_across_domains, calibrate_by_folds, require_domains
-from metavib.models.directory import ModelDescription, add_domain_calibration
+from metavib.models.directory import ModelDescription, redescribe
 from metavib.models.source_features import Embedding
 from metavib.runs.finished import renew_card, trained_model
 from metavib.runs.one_run import ExecutionContext
@@ -42,7 +42,7 @@ def calibrate_run(
         found = calibrate_across_domains(run.algorithm, sources, domains, progress, known=known)
     else:
         found = calibrate_by_folds(run.algorithm, sources, models, run.split.classes, progress, known=known)
-    description = add_domain_calibration(directory.path, found)
+    description = redescribe(directory.path, domain_calibration=found)
     renew_card(directory, description)
     return description
 

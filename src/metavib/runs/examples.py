@@ -11,7 +11,7 @@ from metavib.core.errors import UserError
 from metavib.core.shapes import UInt8
 from metavib.data.dataset import Reading
 from metavib.data.opening import LabelledRows
-from metavib.models.directory import ModelDescription, model_folder, preprocessing_of, set_examples
+from metavib.models.directory import ModelDescription, model_folder, preprocessing_of, redescribe
 from metavib.models.examples import FILE, MOST, MOST_OF_A_CLASS, SIDE, Examples, write_examples
 from metavib.models.measuring import embed
 from metavib.nn.randomness import key_of, permutation
@@ -54,7 +54,7 @@ def keep_examples(
     pixels = source.store.gather(source.rows[rows]).cpu()
     examples = Examples(_small(pixels), embedded.features.cpu().float(), embedded.labels.cpu())
     kept = write_examples(model_folder(directory.path), examples)
-    description = set_examples(directory.path, kept)
+    description = redescribe(directory.path, examples=kept)
     renew_card(directory, description)
     return description
 
@@ -63,7 +63,7 @@ def remove_examples(directory: RunDirectory) -> ModelDescription:
     """Take them out again."""
     if not directory.path.is_dir():
         raise UserError(f"there is no run directory {directory.path}.")
-    description = set_examples(directory.path, None)  # first: a file that nobody names is never read
+    description = redescribe(directory.path, examples=None)  # first: a file that nobody names is never read
     (model_folder(directory.path) / FILE).unlink(missing_ok=True)
     renew_card(directory, description)
     return description
