@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -66,19 +67,9 @@ class Predictions:
 
     def part(self, rows: slice) -> Predictions:
         """Some of the images."""
-        return Predictions(
-            self.classes,
-            self.probabilities[rows],
-            self.entropy[rows],
-            self.model_entropy[rows],
-            None if self.unsure is None else self.unsure[rows],
-            None if self.distances is None else self.distances[rows],
-            None if self.classifiers is None else self.classifiers[rows],
-            None if self.foreign is None else self.foreign[rows],
-            None if self.sets is None else self.sets[rows],
-            None if self.from_sources is None else self.from_sources[rows],
-            None if self.nearest is None else self.nearest[rows],
-        )
+        columns: list[Any] = [getattr(self, field.name) for field in fields(self)[1:]]
+        parts: list[Any] = [None if own is None else own[rows] for own in columns]
+        return Predictions(self.classes, *parts)
 
     def __iter__(self) -> Iterator[Prediction]:
         """Iterate over the answers, one image at a time."""

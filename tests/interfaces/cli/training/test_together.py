@@ -42,7 +42,7 @@ def inline(inline_engine: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[An
         asked.append(given)
         return inline_engine(None, Path()).__enter__()
 
-    monkeypatch.setattr(together, "_engine", engine)
+    monkeypatch.setattr(together, "LocalEngine", engine)
     return asked
 
 

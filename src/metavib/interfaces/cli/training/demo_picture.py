@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def show_picture(model: Path, examples: Path) -> None:
 def picture_lines(images: Sequence[np.ndarray], words: Sequence[str]) -> list[str]:
     """Grey images [size, size] side by side in half blocks, and the words under each, folded to its width."""
     drawn = [_blocks(_shrunk(image)) for image in images]
-    folded = [_folded(text, SIDE) for text in words]
+    folded = [textwrap.wrap(text, SIDE) for text in words]
     height = max((len(lines) for lines in folded), default=0)
     below = [[*lines, *[""] * (height - len(lines))] for lines in folded]
     columns = [[*blocks, *lines] for blocks, lines in zip(drawn, below, strict=True)]
@@ -63,14 +64,3 @@ def _blocks(image: np.ndarray) -> list[str]:
         )
         for row in range(0, SIDE, 2)
     ]
-
-
-def _folded(text: str, width: int) -> list[str]:
-    lines = [""]
-    for word in text.split():
-        longer = f"{lines[-1]} {word}".strip()
-        if len(longer) <= width:
-            lines[-1] = longer
-        else:
-            lines.append(word[:width])
-    return lines

@@ -25,7 +25,7 @@ from metavib.runs.capacity import together_of
 from metavib.runs.cells import Cell
 from metavib.runs.cross_validation import LEAVE_ONE_DOMAIN_OUT
 from metavib.runs.grid import CellResult
-from metavib.runs.sweep.engine import Engine, Listener, train_all
+from metavib.runs.sweep.engine import Listener, train_all
 from metavib.runs.sweep.local_engine import LocalEngine
 from metavib.runs.sweep.packets import PacketOptions
 
@@ -74,15 +74,11 @@ def run_together(
     with (
         stopping.stop_requested() as stop,
         limited_to(None if limit is None else str(max(1, limit // count))),
-        contextlib.closing(_engine(device, count, here[0].out.parent / "workers.log")) as engine,
+        contextlib.closing(LocalEngine(device, count, here[0].out.parent / "workers.log")) as engine,
         Bar("training", steps_of(cells)) as bar,
     ):
         done = train_all(here, options, engine, _StepsInOneBar(cells, bar), stop=stop)
     return [replace(done[cell.out.resolve()], cell=cell) for cell in cells]
-
-
-def _engine(device: torch.device, count: int, errors: Path) -> Engine:
-    return LocalEngine(device, count, errors)
 
 
 @final
