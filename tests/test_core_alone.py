@@ -82,8 +82,11 @@ def test_the_commands_of_the_core_run_with_five_packages(
     assert len(list(grid.glob("*/results.json"))) == 2
 
 
-def test_a_command_that_needs_more_says_what_to_install(tmp_path: Path, folder: Path) -> None:
-    calls = [["demo"], ["reproduce", "rotated-mnist"], ["serve", str(tmp_path)]]
+def test_a_command_that_needs_more_says_what_to_install(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("METAVIB_DATA", str(tmp_path))  # where PACS is, its table would be trained
+    calls = [["demo"], ["reproduce", "pacs"], ["serve", str(tmp_path)]]
     lines = "\n".join("\t".join(words) for words in calls)
     child = [sys.executable, "-c", CHILD]
     ended = subprocess.run(
