@@ -1,11 +1,16 @@
 """Flags that several commands share, each declared once, and what they mean together."""
 
+from __future__ import annotations
+
 import argparse
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from metavib.core.errors import UserError
+
+if TYPE_CHECKING:
+    from metavib.serving.predictor import Predictor
 
 
 def share_of(text: str) -> float:
@@ -156,6 +161,14 @@ def asked_of(arguments: argparse.Namespace) -> dict[str, Any]:
         )
     coverage = COVERAGE if arguments.coverage is None else arguments.coverage
     return {"coverage": coverage, "max_error": arguments.max_error, "sets": arguments.sets}
+
+
+def predictor_of(arguments: argparse.Namespace) -> Predictor:
+    """The model, to be asked as the flags of a command that predicts say."""
+    from metavib.serving.predictor import load
+
+    where = {"device": arguments.device, "backbone": arguments.backbone}
+    return load(arguments.model, seed=arguments.seed, mode=mode_of(arguments), **where, **asked_of(arguments))
 
 
 def mode_of(arguments: argparse.Namespace) -> str:

@@ -7,7 +7,7 @@ from metavib.core.errors import UserError
 from metavib.core.foreign_text import visible
 from metavib.core.standard_output import Output
 from metavib.core.terminal import Bar, say
-from metavib.interfaces.cli.flags import add_shared, asked_of, mode_of
+from metavib.interfaces.cli.flags import add_shared, predictor_of
 
 HELP = "classify images, with probability and uncertainty"
 
@@ -34,18 +34,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Classify the files as they come. Those that cannot be read are named, and the status is 1 in the end."""
     from metavib.interfaces.cli.prediction.files import STDIN, file_names, image_files
     from metavib.interfaces.cli.prediction.forms import TableForm, explain, form_of
-    from metavib.serving.predictor import BATCH, load
+    from metavib.serving.predictor import BATCH
     from metavib.serving.streaming import answers
 
     check_combination(arguments)
-    predictor = load(
-        arguments.model,
-        device=arguments.device,
-        seed=arguments.seed,
-        mode=mode_of(arguments),
-        backbone=arguments.backbone,
-        **asked_of(arguments),
-    )
+    predictor = predictor_of(arguments)
     total = None if STDIN in arguments.files else sum(1 for _ in image_files(arguments.files))
     if predictor.threshold is None and predictor.assurance is None:
         say(

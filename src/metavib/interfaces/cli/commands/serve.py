@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from metavib.core.errors import UserError
 from metavib.core.memory import give_large_blocks_back
 from metavib.core.terminal import print_json, say
-from metavib.interfaces.cli.flags import add_shared, asked_of, mode_of
+from metavib.interfaces.cli.flags import add_shared, asked_of, predictor_of
 
 if TYPE_CHECKING:
     from metavib.serving.http.examples import ExampleShower
@@ -61,32 +61,15 @@ def run(arguments: argparse.Namespace) -> int:
     from metavib.serving.http.listening import address_of, listen, serve
     from metavib.serving.http.server import build_app
     from metavib.serving.http.service import Service
-    from metavib.serving.predictor import MODES, Predictor, load
+    from metavib.serving.predictor import MODES
 
     token = arguments.token or os.environ.get("METAVIB_TOKEN") or None
     access = access_for(arguments.host, token, arguments.allow_host, anyone=arguments.anyone_may_ask)
     limits = limits_of(arguments)
-    first = load(
-        arguments.model,
-        device=arguments.device,
-        seed=arguments.seed,
-        mode=mode_of(arguments),
-        backbone=arguments.backbone,
-        **asked_of(arguments),
-    )
-    predictors = {first.mode: first} | {
-        mode: Predictor(
-            first.algorithm,
-            first.description,
-            first.device,
-            arguments.seed,
-            mode,
-            **asked_of(arguments),
-        )
-        for mode in MODES
-        if mode != first.mode
-    }
-    service = Service(dict(predictors), limits, shower_of(first, arguments))
+    first = predictor_of(arguments)
+    predictors: dict[str, Predictor] = {first.mode: first}
+    predictors |= {mode: another(first, mode, arguments) for mode in MODES if mode != first.mode}
+    service = Service(predictors, limits, shower_of(first, arguments))
     app = build_app(service, access)
     listener = listen(arguments.host, arguments.port)
     address = address_of(listener)
@@ -121,7 +104,6 @@ def shower_of(first: Predictor, arguments: argparse.Namespace) -> ExampleShower 
     from metavib.models.directory import model_folder, places_of
     from metavib.models.examples import read_examples
     from metavib.serving.http.examples import ExampleShower
-    from metavib.serving.predictor import Predictor
 
     kept, path = first.description.examples, Path(arguments.model)
     if kept is None:
@@ -132,15 +114,15 @@ def shower_of(first: Predictor, arguments: argparse.Namespace) -> ExampleShower 
     except UserError as error:
         say(f"no training images are shown: {error}")
         return None
-    own = Predictor(
-        first.algorithm,
-        first.description,
-        first.device,
-        arguments.seed,
-        first.mode,
-        **asked_of(arguments),
-    )
-    return ExampleShower(own, examples)
+    return ExampleShower(another(first, first.mode, arguments), examples)
+
+
+def another(first: Predictor, mode: str, arguments: argparse.Namespace) -> Predictor:
+    """A predictor of the same model that answers in this mode."""
+    from metavib.serving.predictor import Predictor
+
+    shared = first.algorithm, first.description, first.device
+    return Predictor(*shared, arguments.seed, mode, **asked_of(arguments))
 
 
 def limits_of(arguments: argparse.Namespace) -> Limits:
