@@ -129,7 +129,7 @@ def test_the_next_mirror_is_taken_where_one_gives_something_else(mirror, publish
         (lambda: made.zipped(dict(list(made.pacs_kfold().items())[:50])), "no image in|it has 4 domains, "),
         (
             lambda: made.zipped({**made.pacs_kfold(), "kfold/photo/cat/1.png": b""}),
-            "not classes of PACS: cat",
+            "PACS has no classes cat",
         ),
     ],
 )

@@ -76,7 +76,7 @@ def test_a_missing_list_an_unknown_class_and_an_empty_domain_are_errors(tmp_path
         open_pacs(tmp_path)
     (tmp_path / "sketch/zebra").mkdir()
     (tmp_path / "sketch/zebra/1.png").write_bytes(b"")
-    with pytest.raises(UserError, match=r"not classes of PACS: zebra"):
+    with pytest.raises(UserError, match=r"PACS has no classes zebra"):
         open_pacs(tmp_path)
     for path in (tmp_path / "photo").glob("*/*"):
         path.unlink()

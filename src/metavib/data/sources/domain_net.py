@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from metavib.core import untrusted
 from metavib.core.errors import UserError
 from metavib.data.dataset import Dataset
 from metavib.data.file_dataset import File, FileDataset
-from metavib.data.sources.published import home_of, missing, require_files, scan_domain
+from metavib.data.sources.published import home_of, lines_of_list, missing, require_files, scan_domain
 
 DOMAINS = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
 NAMES = ("domain-net", "domain_net", "domainnet", "DomainNet")
@@ -41,14 +40,8 @@ def open_domain_net(root: Path, *, protocol: str | None = None, seed: int = 0) -
 
 
 def _names_in(path: Path, domain: str) -> list[str]:
-    """The images of a list, whose lines are `domain/class/name.jpg label`."""
-    try:
-        lines = untrusted.read_text(path, untrusted.TABLE_BYTES).splitlines()
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"cannot read {path}; put all twelve lists of DomainNet beside it, or none"
-        ) from error
-    names = [line.rsplit(maxsplit=1)[0].strip() for line in lines if line.strip()]
+    """The images of a list, checked."""
+    names = lines_of_list(path, "DomainNet")
     for number, name in enumerate(names, start=1):
         if name.count("/") != 2 or not name.startswith(f"{domain}/") or ".." in name:
             raise UserError(f"{path}, line {number}: expected {domain}/<class>/<image> and a label")

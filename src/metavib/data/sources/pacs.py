@@ -4,12 +4,10 @@ import posixpath
 from collections.abc import Sequence
 from pathlib import Path
 
-from metavib.core import untrusted
 from metavib.core.errors import UserError
 from metavib.data.dataset import Dataset
 from metavib.data.file_dataset import File, FileDataset
-from metavib.data.sources.folder import scan_classes
-from metavib.data.sources.published import few, home_of, missing
+from metavib.data.sources.published import few, home_of, lines_of_list, missing, require_classes, scan_domain
 
 DOMAINS = ("photo", "art_painting", "cartoon", "sketch")
 NAMES, INNER = ("pacs", "PACS"), ("", "kfold", "images", "pacs/images")  # as it is handed round
@@ -28,13 +26,9 @@ def open_pacs(root: Path, *, protocol: str | None = None, seed: int = 0) -> Data
     files: dict[str, list[File]] = {}
     ignored: list[str] = []
     for domain in DOMAINS:
-        found, others = scan_classes(home, domain, "")
+        found, others = scan_domain(home, domain, {}, "PACS")
         ignored += others
-        if not found:
-            raise UserError(f"PACS in {home} has no image in {domain}/<class>/; unpack it again")
-        strangers = sorted({file.label for file in found} - set(CLASSES))
-        if strangers:
-            raise UserError(f"{home / domain} has folders that are not classes of PACS: {few(strangers)}")
+        require_classes({domain: found}, CLASSES, "PACS")
         files[domain] = _with_parts(found, lists, domain) if lists else found
     protocol = "official lists" if lists else "stratified 90/10"
     return FileDataset("pacs", home, files, protocol=protocol, ignored=ignored)
@@ -62,12 +56,7 @@ def _with_parts(files: Sequence[File], lists: Path, domain: str) -> list[File]:
 
 
 def _names_in(path: Path) -> list[str]:
-    """The images of a list, whose lines are `domain/class/name.jpg label`."""
-    try:
-        lines = untrusted.read_text(path, untrusted.TABLE_BYTES).splitlines()
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {path}; put all twelve lists of PACS beside it, or none") from error
-    return [_stem(line.rsplit(maxsplit=1)[0]) for line in lines if line.strip()]
+    return [_stem(line) for line in lines_of_list(path, "PACS")]
 
 
 def _stem(path: str) -> str:

@@ -63,6 +63,15 @@ def require_classes(files: Mapping[str, Sequence[File]], known: Sequence[str], t
         )
 
 
+def lines_of_list(path: Path, title: str) -> list[str]:
+    """The images of an official list, whose lines are `domain/class/name.jpg label`."""
+    try:
+        lines = untrusted.read_text(path, untrusted.TABLE_BYTES).splitlines()
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}; put all twelve lists of {title} beside it, or none") from error
+    return [line.rsplit(maxsplit=1)[0].strip() for line in lines if line.strip()]
+
+
 def rows_of(path: Path, columns: Sequence[str]) -> Iterator[dict[str, str]]:
     """The lines of a CSV file that must have these columns."""
     try:

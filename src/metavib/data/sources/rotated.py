@@ -11,10 +11,8 @@ generalization", ICLR 2021).
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
-import os
 import urllib.request
 import zlib
 from collections.abc import Callable
@@ -26,7 +24,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import torch
 
-from metavib.core import untrusted
+from metavib.core import atomic, untrusted
 from metavib.core.errors import UserError, require_installed, require_known
 from metavib.core.shapes import Int, UInt8
 from metavib.data.dataset import Dataset, DomainImages, Listing, Reading, digest_of
@@ -217,16 +215,12 @@ def _download(folder: Path, name: str) -> bytes:
 
 
 def _keep(path: Path, packed: bytes) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(packed)
-        partial.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
+        atomic.write_bytes(path, packed)
+    except UserError as error:
+        reason = getattr(error.__cause__, "strerror", error)
         raise UserError(
-            f"cannot write {path} ({error.strerror}); choose another folder by --data DIR or METAVIB_DATA"
+            f"cannot write {path} ({reason}); choose another folder by --data DIR or METAVIB_DATA"
         ) from error
 
 
