@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, final
 
@@ -62,35 +62,45 @@ def fetch(name: str, root: Path, progress: Progress = Progress()) -> Fetched:  #
         raise UserError(
             f"{place} is there, but it is not {publication.title}: move it away, or choose --data."
         )
-    refusal = f"another process fetches {name} into {root}. Wait for it."
-    atomic.make_folder(root)
-    with atomic.locked(root / ".fetch" / f"{name}.lock", refusal):
-        try:
-            if publication.size is not None:
-                there = sum(path.stat().st_size for path in work.glob("*"))
-                needed = max(0, int(ROOM * publication.size) - there)
-                require_space(root, needed, f"{publication.title}, with its archives,")
-            _assemble_by_any_mirror(name, publication, work, progress)
-            (work / "whole" / name).rename(place)
-            shutil.rmtree(work, ignore_errors=True)
-        finally:
-            shutil.rmtree(work / "whole", ignore_errors=True)
-            (root / ".fetch" / f"{name}.lock").unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # what was downloaded in part is kept
-                work.rmdir()
-            with contextlib.suppress(OSError):
-                work.parent.rmdir()
+    with put_together(name, work, place) as whole:
+        if publication.size is not None:
+            there = sum(path.stat().st_size for path in work.glob("*"))
+            needed = max(0, int(ROOM * publication.size) - there)
+            require_space(root, needed, f"{publication.title}, with its archives,")
+        _assemble_by_any_mirror(name, publication, whole / name, progress)
+        (whole / name).rename(place)
     return Fetched(DATASETS[name](root, protocol=None, seed=0), was_there=False)
 
 
-def _assemble_by_any_mirror(name: str, publication: Publication, work: Path, progress: Progress) -> None:
+@contextlib.contextmanager
+def put_together(name: str, work: Path, place: Path) -> Iterator[Path]:
+    """The folder `work/whole`, for one process at a time; at the end what was downloaded in part alone is kept.
+
+    Whoever has put a dataset together there moves it to its place.
+    """
+    lock = work.with_name(f"{work.name}.lock")
+    atomic.make_folder(work.parent.parent)
+    with atomic.locked(lock, f"another process fetches {name} into {work.parent.parent}. Wait for it."):
+        try:
+            yield work / "whole"
+            if place.exists():
+                shutil.rmtree(work, ignore_errors=True)
+        finally:
+            shutil.rmtree(work / "whole", ignore_errors=True)
+            lock.unlink(missing_ok=True)
+            for folder in (work, work.parent):
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+
+
+def _assemble_by_any_mirror(name: str, publication: Publication, whole: Path, progress: Progress) -> None:
     """Assemble the dataset; where what came is not it, from the next mirrors."""
     archives: Sequence[Archive] = publication.archives
     while True:
         try:
-            return _assemble(name, publication, archives, work, progress)
+            return _assemble(name, publication, archives, whole, progress)
         except ContentError as error:
-            shutil.rmtree(work, ignore_errors=True)
+            shutil.rmtree(whole.parents[1], ignore_errors=True)
             # The first mirror of each has given what is not the dataset, or was passed over before.
             archives = [archive._replace(mirrors=archive.mirrors[1:]) for archive in archives]
             if not all(archive.mirrors for archive in archives):
@@ -99,19 +109,18 @@ def _assemble_by_any_mirror(name: str, publication: Publication, work: Path, pro
 
 
 def _assemble(
-    name: str, publication: Publication, archives: Sequence[Archive], work: Path, progress: Progress
+    name: str, publication: Publication, archives: Sequence[Archive], whole: Path, progress: Progress
 ) -> None:
-    """Download and unpack everything into `work/whole/NAME`, and open it as training will."""
+    """Download and unpack everything into `whole`, `work/whole/NAME`, and open it as training will."""
     paths = [
         download(
             archive,
-            work,
+            whole.parents[1],
             lambda done, total, own=archive: progress.downloaded(own.name, done, total),  # type: ignore[misc]
             progress.say,
         )
         for archive in archives
     ]
-    whole = work / "whole" / name
     shutil.rmtree(whole, ignore_errors=True)
     with atomic.disk_errors_in_words(whole):
         whole.mkdir(parents=True)
@@ -127,7 +136,7 @@ def _assemble(
                 if "the disk is full" in str(error) or " free." in str(error):
                     raise
                 raise ContentError(str(error)) from error
-    _check(name, publication, work / "whole", progress)
+    _check(name, publication, whole.parent, progress)
 
 
 def _check(name: str, publication: Publication, root: Path, progress: Progress) -> None:

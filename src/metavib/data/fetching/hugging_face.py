@@ -7,7 +7,6 @@ branch. No code of the hub runs.
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import os
 import re
@@ -22,7 +21,7 @@ from typing import Any, NamedTuple
 from metavib.core import atomic, untrusted
 from metavib.core.errors import UserError, require_installed, require_known
 from metavib.data.fetching.download import AGENT, SECONDS, download, in_gigabytes, require_space
-from metavib.data.fetching.fetch import ROOM, Fetched, Progress
+from metavib.data.fetching.fetch import ROOM, Fetched, Progress, put_together
 from metavib.data.fetching.parquet_images import ColumnError, Columns, Part, Written, write_images
 from metavib.data.fetching.publications import Archive
 from metavib.data.sources.hugging_face import TABLE, Repository, open_hugging_face, repository_of
@@ -69,23 +68,13 @@ def fetch_from_hub(
         raise UserError(f"{place} is there, but no dataset of the hub: move it away, or choose --data.")
     require_installed("pyarrow", "datasets of the Hugging Face hub need pyarrow", extra="hf")
     work = root / ".fetch" / f"hf-{repository.owner}-{repository.name}"
-    atomic.make_folder(root)
-    lock = root / ".fetch" / f"{work.name}.lock"
-    with atomic.locked(lock, f"another process fetches {name} into {root}. Wait for it."):
-        try:
-            listed = listing(repository)
-            files = _of_subset(listed.files, subset, repository)
-            _tell(repository, listed, files, progress)
-            _assemble(repository, listed, files, work, columns, subset, progress)
-            atomic.make_folder(place.parent)
-            (work / "whole").rename(place)
-            shutil.rmtree(work, ignore_errors=True)
-        finally:
-            shutil.rmtree(work / "whole", ignore_errors=True)
-            lock.unlink(missing_ok=True)
-            for folder in (work, work.parent):  # what was downloaded in part is kept
-                with contextlib.suppress(OSError):
-                    folder.rmdir()
+    with put_together(name, work, place) as whole:
+        listed = listing(repository)
+        files = _of_subset(listed.files, subset, repository)
+        _tell(repository, listed, files, progress)
+        _assemble(repository, listed, files, work, columns, subset, progress)
+        atomic.make_folder(place.parent)
+        whole.rename(place)
     return Fetched(open_hugging_face(name, root), was_there=False)
 
 
