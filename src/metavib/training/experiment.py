@@ -106,12 +106,14 @@ def experiment_from(values: Mapping[str, Any], assignments: Mapping[str, Any] | 
     algorithm_named(algorithm)
     preset = str(values.get("preset") or "fast")
     recipe = recipe_named(preset, dataset, algorithm, str(values.get("backbone") or ""))
-    if _asks_to_freeze(recipe.training, values.get("training"), assignments or {}):
+    asked = _training_asked(values, assignments or {})
+    # Whether the network is to be kept as it is decides what suits the rest.
+    if changed(recipe.training, {"frozen": asked.get("frozen", False)}, "training").frozen:
         recipe = on_features(recipe, narrower=preset != "paper")
     backbone = str(values.get("backbone") or recipe.backbone)
     require_name(backbone)
     weights = _weights(values.get("weights"), backbone)
-    recipe = recipe.of_steps(_steps_asked(values, assignments or {}) or recipe.training.steps, weights)
+    recipe = recipe.of_steps(asked.get("steps") or recipe.training.steps, weights)
     sections: dict[str, Settings] = {
         "training": recipe.training,
         "method": recipe.method,
@@ -144,11 +146,11 @@ def experiment_from(values: Mapping[str, Any], assignments: Mapping[str, Any] | 
     )
 
 
-def _asks_to_freeze(training: Training, given: Any, assignments: Mapping[str, Any]) -> bool:
-    """Whether the network is to be kept as it is, which decides what suits the rest."""
-    asked = dict(given) if isinstance(given, Mapping) else {}
-    asked |= {name.removeprefix("training."): value for name, value in assignments.items()}
-    return "frozen" in asked and changed(training, {"frozen": asked["frozen"]}, "training").frozen
+def _training_asked(values: Mapping[str, Any], assignments: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of training in place of the preset's, as they were given."""
+    training = values.get("training")
+    given = dict(training) if isinstance(training, Mapping) else {}
+    return given | {name.removeprefix("training."): value for name, value in assignments.items()}
 
 
 def recorded_experiment(record: Mapping[str, Any]) -> Experiment:
@@ -230,14 +232,6 @@ def to_yaml(experiment: Experiment) -> str:
         else:
             lines.append(f"{name}: {json.dumps(value)}")
     return "\n".join(lines) + "\n"
-
-
-def _steps_asked(values: Mapping[str, Any], assignments: Mapping[str, Any]) -> Any:
-    """The number of steps in place of the preset's, as it was given; None where none was."""
-    training = values.get("training")
-    given = dict(training) if isinstance(training, Mapping) else {}
-    given |= {name.removeprefix("training."): value for name, value in assignments.items()}
-    return given.get("steps")
 
 
 def _find(name: str, sections: Mapping[str, Settings]) -> tuple[str, str]:
