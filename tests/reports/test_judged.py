@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from dataclasses import replace
 
 import pytest
 import torch
@@ -43,8 +43,17 @@ def test_the_same_run_gives_the_same_answers(run):
     assert torch.equal(one.unseen.features, other.unseen.features)
 
 
-def test_images_that_are_gone_are_named(run):
-    moved = replace(run, experiment=replace(run.experiment, dataset="/nowhere/images"))
+def with_record(run, section, **changes):
+    """The run, with another description on the disk."""
+    record = json.loads((run / "experiment.json").read_text())
+    record[section] |= changes
+    (run / "experiment.json").write_text(json.dumps(record))
+    (group,), _ = read_runs([run])
+    return group.runs[0]
+
+
+def test_images_that_are_gone_are_named(finished_copy):
+    moved = with_record(finished_copy.run, "experiment", dataset="/nowhere/images")
     with pytest.raises(UserError, match="/nowhere/images"):
         judge(moved, None, CPU)
 
@@ -66,7 +75,7 @@ def test_a_temperature_softens_or_sharpens_but_never_reorders(answers):
     assert torch.isfinite(soft.probabilities).all()
 
 
-def test_images_that_changed_are_not_asked_about(run):
-    changed = replace(run, results=replace(run.results, split="another"))
+def test_images_that_changed_are_not_asked_about(finished_copy):
+    changed = with_record(finished_copy.run, "data", split="another")
     with pytest.raises(UserError, match="changed since the run"):
         judge(changed, None, CPU)

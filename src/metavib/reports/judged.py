@@ -12,8 +12,8 @@ from torch import Tensor
 
 from metavib.core.errors import UserError
 from metavib.core.foreign_text import readable
-from metavib.data.opening import LabelledRows, open_sources, open_target
-from metavib.models.directory import load_model, preprocessing_of
+from metavib.data.opening import LabelledRows, open_target
+from metavib.models.directory import preprocessing_of
 from metavib.models.measuring import embed, shared_noise
 from metavib.nn.functional.predictive import Predictive
 from metavib.nn.own_network import OwnNetwork
@@ -21,6 +21,7 @@ from metavib.nn.randomness import key_of, permutation
 from metavib.reports.figure import Figure, Missing
 from metavib.reports.figures import FIGURES
 from metavib.reports.verdicts import Verdicts, shown_of, verdicts_of
+from metavib.runs.finished import trained_model
 from metavib.runs.records import Group, LeftOutRun, RunRecord
 
 SAMPLED = 80  # images of each domain whose features are drawn
@@ -82,18 +83,12 @@ def judge(
     """Load the model and let it answer. Raises `UserError` where the model or the images are missing."""
     experiment = run.experiment
     assert experiment.target is not None, "nothing is held out"
-    algorithm, description = load_model(run.directory.path, device, own)
-    dataset = experiment.dataset_in(data_root).read_by(description.pixel_range)
-    split = experiment.split_of(dataset)
-    if split.digest(dataset) != run.results.split:
-        raise UserError(f"the images changed since the run in {run.directory.path} was made.")
-    named = tuple(readable(name) for name in split.classes)
-    if description.classes != split.classes or run.results.classes != named:
-        raise UserError(
-            f"the model or the results in {run.directory.path} name other classes than the images."
-        )
+    opened = trained_model(run.directory, device, data_root=data_root, own=own)
+    algorithm, description, dataset, split = opened[1:]
+    if run.results.classes != tuple(readable(name) for name in split.classes):
+        raise UserError(f"the results in {run.directory.path} name other classes than the images.")
     preprocessing = preprocessing_of(algorithm.backbone)
-    sources = open_sources(dataset, split, preprocessing, device, skip_bad=True)
+    sources = opened.sources(device, skip_bad=True)
     target, _ = open_target(dataset, split, preprocessing, device, sources.digests, skip_bad=True)
     noise = shared_noise(algorithm, experiment.seed, device)
 

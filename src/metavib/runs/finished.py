@@ -16,6 +16,7 @@ from metavib.data.splits import Split
 from metavib.models.card import model_card
 from metavib.models.directory import ModelDescription, load_model, preprocessing_of
 from metavib.models.results import read_results
+from metavib.nn.own_network import OwnNetwork
 from metavib.runs.provenance import read_description
 from metavib.training.experiment import Experiment
 from metavib.training.run_directory import RunDirectory
@@ -41,14 +42,18 @@ class TrainedModel(NamedTuple):
 
 
 def trained_model(
-    directory: RunDirectory, device: torch.device, *, data_root: Path | None = None
+    directory: RunDirectory,
+    device: torch.device,
+    *,
+    data_root: Path | None = None,
+    own: OwnNetwork | None = None,
 ) -> TrainedModel:
-    """Load it. The images must be those of the run; none is opened yet."""
+    """Load it. The images must be those of the run; none is opened yet. `own` is as for `load_model`."""
     if not directory.path.is_dir():
         raise UserError(f"there is no run directory {directory.path}.")
     described = read_description(directory)
     experiment = described.experiment
-    algorithm, description = load_model(directory.path, device)
+    algorithm, description = load_model(directory.path, device, own)
     dataset = experiment.dataset_in(data_root).read_by(description.pixel_range)
     split = experiment.split_of(dataset)
     if split.digest(dataset) != described.split or description.classes != split.classes:

@@ -35,13 +35,11 @@ def trained_folds(
     experiment: Experiment,
     domains: Sequence[str],
     context: ExecutionContext,
-    *,
-    batch: int | None = None,
 ) -> dict[str, Fold]:
     """Train them, stacked where that pays; goes on where an earlier call stopped. None of them is measured."""
     cells = fold_cells(directory, experiment, domains)
     found = {}
-    for done in run_grid(cells, replace(context, blind=True), batch=batch):
+    for done in run_grid(cells, replace(context, blind=True), batch=None):
         domain = done.cell.experiment.target
         assert domain is not None
         if done.failure is not None:

@@ -13,23 +13,24 @@ from metavib.data.splits import split_domains
 from metavib.interfaces.cli.flags import data_root
 from metavib.interfaces.cli.outcome import depends_on, show_classes, show_results
 from metavib.models.class_accuracy import class_rows
-from metavib.models.directory import load_model, preprocessing_of
+from metavib.models.directory import preprocessing_of
 from metavib.models.measuring import Evaluation, embed, measure
 from metavib.models.results import Measurement, read_results, write_results
 from metavib.nn.own_network import own_network
-from metavib.runs.provenance import RunDescription, read_description
+from metavib.runs.finished import trained_model
 from metavib.training.run_directory import RunDirectory
 
 
 def evaluate_run(arguments: argparse.Namespace) -> int:
     """Measure a run, and print the table."""
     directory = RunDirectory(Path(arguments.run))
-    described = _described(directory)
-    experiment = described.experiment
+    if directory.results.exists():
+        read_results(directory.results)  # what cannot be read is refused before any image is measured
     device = resolve_device(arguments.device)
-    algorithm, description = load_model(directory.path, device, own_network(arguments.backbone))
-    root = data_root(arguments)
-    dataset = experiment.dataset_in(root).read_by(description.pixel_range)
+    run = trained_model(
+        directory, device, data_root=data_root(arguments), own=own_network(arguments.backbone)
+    )
+    experiment, algorithm, description, dataset, split = run
     domain = arguments.domain or experiment.target
     if domain is None:
         raise UserError(
@@ -37,13 +38,6 @@ def evaluate_run(arguments: argparse.Namespace) -> int:
             f"measures on the validation images of a source domain: {', '.join(description.source_domains)}."
         )
     require_known("domain", domain, dataset.domains)
-    split = experiment.split_of(dataset)
-    if split.digest(dataset) != described.split:
-        raise UserError(
-            f"the images changed since the run in {directory.path} was made: it would mix up roles."
-        )
-    if description.classes != split.classes:
-        raise UserError(f"the model in {directory.path} has other classes than the images.")
     if domain in experiment.without:  # as unseen as the target
         split = split_domains(
             dataset,
@@ -107,15 +101,6 @@ def evaluate_run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(results | {"run": str(directory.path)})
     return 0
-
-
-def _described(directory: RunDirectory) -> RunDescription:
-    """Read the description of the run. Unreadable records are refused here, before any image is measured."""
-    if not directory.path.is_dir():
-        raise UserError(f"there is no run directory {directory.path}.")
-    if directory.results.exists():
-        read_results(directory.results)
-    return read_description(directory)
 
 
 def add_missing(directory: RunDirectory, measured: Measurement) -> None:
