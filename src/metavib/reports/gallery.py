@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from metavib.reports.cases import LARGEST_SIDE, preferred
+from metavib.reports.cases import LARGEST_SIDE, picture, preferred
 from metavib.reports.judged import Judged
 from metavib.reports.verdicts import FOREIGN, KINDS, MOST, RIGHT, UNSURE, WRONG, place_of
 
@@ -118,8 +118,6 @@ def _shown(kind: str, one: Judged, number: int) -> ShownImage:
 
 def thumbnail(pixels: np.ndarray) -> str:
     """Pixels [channels, size, size] as an address that holds them; the same pixels give the same address."""
-    image = Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
-    image.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
     out = io.BytesIO()
-    image.save(out, "PNG")
+    Image.fromarray(picture(pixels)).save(out, "PNG")
     return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()

@@ -30,6 +30,12 @@ class Pooled:
     tempered: ModelAnswers | None  # None where a run has no validation images
     temperatures: tuple[float, ...]
 
+    @property
+    def kinds(self) -> dict[str, ModelAnswers]:
+        """The answers as they are and, where there are some, tempered."""
+        tempered = {} if self.tempered is None else {"tempered": self.tempered}
+        return {"as it is": self.answers} | tempered
+
 
 def uncertainty(judged: Sequence[Judged]) -> list[Figure | Missing]:
     """Reliability, risk and coverage, the parts of entropy, and all numbers as a figure of their own."""
@@ -94,9 +100,7 @@ def _pooled_answers(parts: Sequence[ModelAnswers]) -> ModelAnswers:
 def _reliability(pooled: Sequence[Pooled]) -> Figure:
     rows = []
     for one in pooled:
-        for kind, answers in (("as it is", one.answers), ("tempered", one.tempered)):
-            if answers is None:
-                continue
+        for kind, answers in one.kinds.items():
             confidence = answers.probabilities.max(dim=1).values
             edges = torch.linspace(0, 1, BINS + 1)[1:-1]
             bins = torch.bucketize(confidence, edges)
@@ -225,9 +229,7 @@ def _parts_of_entropy(pooled: Sequence[Pooled]) -> Figure:
 def _numbers(pooled: Sequence[Pooled]) -> Figure:
     rows = []
     for one in pooled:
-        for kind, answers in (("as it is", one.answers), ("tempered", one.tempered)):
-            if answers is None:
-                continue
+        for kind, answers in one.kinds.items():
             given = replace(answers, probabilities=answers.probabilities.double())
             scores = scored(given.probabilities, given.labels)
             measured = [
