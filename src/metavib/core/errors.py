@@ -37,6 +37,12 @@ def require_known(kind: str, name: object, known: Collection[Any]) -> None:
         raise unknown_name(kind, str(name), known)
 
 
+def first_line(error: BaseException) -> str:
+    """What somebody else's error says first; its kind, where it says nothing."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
 def installing(*, extra: str = "", package: str = "") -> str:
     """The command that installs an extra of ours, or a package: the same in every message."""
     return f"pip install 'metavib[{extra}]'" if extra else f"pip install {package}"

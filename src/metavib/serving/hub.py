@@ -4,7 +4,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from metavib.core.errors import UserError, require_installed
+from metavib.core.errors import UserError, first_line, require_installed
 
 FILES = ("config.json", "model.safetensors", "README.md")  # nothing else is fetched or sent
 
@@ -16,7 +16,7 @@ def downloaded(name: str, **options: Any) -> Path:
         return Path(hub.snapshot_download(name, allow_patterns=list(FILES), **options))
     except Exception as error:  # of the network, of the hub, of the name: all of them are told alike
         raise UserError(
-            f"there is no folder {name}, and it could not be fetched from the hub: {_first_line(error)}"
+            f"there is no folder {name}, and it could not be fetched from the hub: {first_line(error)}"
         ) from error
 
 
@@ -31,7 +31,7 @@ def pushed(folder: Path, repo: str, *, private: bool, token: str | None) -> str:
             repo_id=name, folder_path=folder, allow_patterns=list(FILES), commit_message=title
         )
     except Exception as error:
-        raise UserError(f"{repo} could not be put on the hub: {_first_line(error)}") from error
+        raise UserError(f"{repo} could not be put on the hub: {first_line(error)}") from error
     return str(sent)
 
 
@@ -40,8 +40,3 @@ def _hub(wish: str) -> ModuleType:
     import huggingface_hub
 
     return huggingface_hub
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

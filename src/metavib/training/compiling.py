@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 
 from metavib.algorithms.base import Algorithm, Noise
+from metavib.core.errors import first_line
 from metavib.core.terminal import duration, say
 from metavib.data.episodes import Episode
 
@@ -108,7 +109,7 @@ class Compiled:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            self.give_up(_reason(error))
+            self.give_up(first_line(getattr(error, "inner_exception", None) or error)[:200])
             return compute(self.function)
         expected = compute(self.function)
         if differing := self._differing(found[0], expected[0]):
@@ -164,13 +165,6 @@ def _copy_for(function: Callable[..., Any], *shape: Any) -> Callable[..., Any]:
     assert isinstance(function, types.FunctionType)
     code = function.__code__.replace(co_name=f"{function.__name__}_{abs(hash(shape)):x}")
     return types.FunctionType(code, function.__globals__, closure=function.__closure__)
-
-
-def _reason(error: BaseException) -> str:
-    """The first line that says something."""
-    error = getattr(error, "inner_exception", None) or error
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{lines[0] if lines else type(error).__name__:.200}"
 
 
 @contextlib.contextmanager
