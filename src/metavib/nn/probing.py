@@ -7,6 +7,7 @@ layer is named that made the difference first.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
-from metavib.core.errors import UserError
+from metavib.core.errors import UserError, first_line
 from metavib.nn.randomness import key_of, normal
 
 TOLERANCE = (
@@ -31,9 +32,9 @@ class Seen(NamedTuple):
     output: Any
 
 
-def probe_images(channels: int, image_size: int, count: int = 2) -> Tensor:
-    """Noise as a network sees it after normalisation, the same everywhere."""
-    return normal(key_of(0, "probe", "network"), (count, channels, image_size, image_size))
+def probe_images(channels: int, image_size: int) -> Tensor:
+    """Two images of noise as a network sees it after normalisation, the same everywhere."""
+    return normal(key_of(0, "probe", "network"), (2, channels, image_size, image_size))
 
 
 def feature_width(network: nn.Module, images: Tensor) -> int:
@@ -115,17 +116,12 @@ def stage_ends(network: nn.Module, images: Tensor) -> tuple[Tensor, ...]:
     """
     given: list[tuple[str, str, int, Tensor]] = []
 
-    def watch(name: str, kind: str) -> Callable[..., None]:
-        def keep(module: nn.Module, inputs: Any, output: Any) -> None:
-            if isinstance(output, Tensor) and (count := _positions(output, len(images))) > 1:
-                given.append((name.rpartition(".")[0], kind, count, output))
+    def keep(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        weighted = name and any(True for _ in module.parameters())
+        if weighted and isinstance(output, Tensor) and (count := _positions(output, len(images))) > 1:
+            given.append((name.rpartition(".")[0], type(module).__name__, count, output))
 
-        return keep
-
-    with contextlib.ExitStack() as hooks:
-        for name, module in network.named_modules():
-            if name and any(True for _ in module.parameters()):
-                hooks.callback(module.register_forward_hook(watch(name, type(module).__name__)).remove)
+    with watching_all(network, keep):
         network(images)
     ends: dict[int, Tensor] = {}  # by the size of the maps, the largest first
     largest = 0
@@ -185,23 +181,23 @@ def fault_of_stacking(backbone: Any, images: Tensor) -> str | None:
 def _watched(network: nn.Module, images: Tensor) -> tuple[Tensor, list[Seen]]:
     """The features, and what every layer gave on the way, those inside another before it."""
     found: list[Seen] = []
-    handles = []
 
-    def watch(name: str, kind: str) -> Callable[..., None]:
-        return lambda module, inputs, output: found.append(Seen(name, kind, _kept(output)))
+    def keep(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+        # A copy: a later layer may write into it.
+        kept = output.detach().clone() if isinstance(output, Tensor) else None
+        found.append(Seen(name, type(module).__name__, kept))
 
-    for name, module in network.named_modules():
-        handles.append(module.register_forward_hook(watch(name, type(module).__name__)))
-    try:
-        features = network(images)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return features, found
+    with watching_all(network, keep):
+        return network(images), found
 
 
-def _kept(output: Any) -> Any:
-    return output.detach().clone() if isinstance(output, Tensor) else None  # a later layer may write into it
+@contextlib.contextmanager
+def watching_all(network: nn.Module, keep: Callable[[str, nn.Module, Any, Any], None]) -> Iterator[None]:
+    """Inside, `keep` is told of each call of a module: its name, itself, its inputs and its output."""
+    with contextlib.ExitStack() as hooks:
+        for name, module in network.named_modules():
+            hooks.callback(module.register_forward_hook(functools.partial(keep, name)).remove)
+        yield
 
 
 def _require_alike(
@@ -288,17 +284,12 @@ def _first_fault(
     """The name of the first layer, those inside another before it, that an attempt fails with."""
     tried: list[tuple[str, nn.Module, tuple[Tensor, ...]]] = []
 
-    def watch(name: str) -> Callable[..., None]:
-        def keep(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-            floats = all(isinstance(own, Tensor) and own.is_floating_point() for own in inputs)
-            if name and inputs and floats and isinstance(output, Tensor):
-                tried.append((name, module, tuple(own.detach().clone() for own in inputs)))
+    def keep(name: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        floats = all(isinstance(own, Tensor) and own.is_floating_point() for own in inputs)
+        if name and inputs and floats and isinstance(output, Tensor):
+            tried.append((name, module, tuple(own.detach().clone() for own in inputs)))
 
-        return keep
-
-    with contextlib.ExitStack() as hooks, torch.no_grad():
-        for name, module in network.named_modules():
-            hooks.callback(module.register_forward_hook(watch(name)).remove)
+    with watching_all(network, keep), torch.no_grad():
         network(images)
     for name, module, inputs in tried:
         try:
@@ -324,5 +315,4 @@ def _sizes(values: Tensor) -> str:
 
 def in_short(error: Exception) -> str:
     """The first line of an error, without its end."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__).rstrip(".")[:200]
+    return first_line(error).rstrip(".")[:200]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from metavib.core.shapes import Float
 from metavib.nn.backbone import Backbone, Staged
+from metavib.nn.probing import watching_all
 
 OCTAVES = 4  # by which the maps are smaller than the image
 LEAST_SIDE = 7  # of the maps
@@ -36,7 +37,9 @@ def middle_of(backbone: Backbone) -> Place | None:
     found: list[tuple[int, int, Place]] = []  # depth, order
     calls: dict[str, int] = {}
 
-    def keep(name: str, maps: Any) -> None:
+    def keep(name: str, module: nn.Module, given: Any, maps: Any) -> None:
+        if isinstance(backbone, Staged) and module is not backbone.passed:
+            return
         call = calls[name] = calls.get(name, -1) + 1
         if not isinstance(maps, Tensor) or maps.dim() != 4 or len(maps) != IMAGES:  # some are of windows
             return
@@ -45,14 +48,9 @@ def middle_of(backbone: Backbone) -> Place | None:
         if side == other and side >= LEAST_SIDE and a_sixteenth:
             found.append((name.count("."), len(found), Place(name, call)))
 
-    modules = [("passed", backbone.passed)] if isinstance(backbone, Staged) else backbone.named_modules()
-    handles = [_hooked(module, lambda maps, name=name: keep(name, maps)) for name, module in modules]
     some = next(backbone.parameters(), torch.zeros(()))
-    try:
+    with watching_all(backbone, keep):
         backbone(torch.zeros(IMAGES, backbone.channels, backbone.image_size, backbone.image_size).to(some))
-    finally:
-        for handle in handles:
-            handle.remove()
     return min(found)[-1] if found else None
 
 
@@ -65,14 +63,14 @@ def watched(backbone: Backbone, place: Place | None) -> Iterator[list[Float[Tens
         return
     calls, thread = 0, threading.get_ident()
 
-    def keep(maps: Tensor) -> None:
+    def keep(module: nn.Module, given: Any, maps: Tensor) -> None:
         nonlocal calls
         if threading.get_ident() == thread:
             if calls == place.call:
                 kept.append(statistics_of(maps))
             calls += 1
 
-    handle = _hooked(backbone.get_submodule(place.module), keep)
+    handle = backbone.get_submodule(place.module).register_forward_hook(keep)
     try:
         yield kept
     finally:
@@ -84,7 +82,3 @@ def statistics_of(maps: Float[Tensor, "batch channels side side"]) -> Float[Tens
     units = maps.flatten(2).to(torch.promote_types(maps.dtype, torch.float32))
     mean = units.mean(dim=2, keepdim=True)
     return torch.cat([mean[..., 0], (units - mean).square().mean(dim=2).sqrt()], dim=1)
-
-
-def _hooked(module: nn.Module, keep: Any) -> Any:
-    return module.register_forward_hook(lambda module, given, output: keep(output))
