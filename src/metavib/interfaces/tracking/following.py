@@ -10,11 +10,12 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import torch
 
 from metavib.core import atomic, untrusted
+from metavib.core.errors import first_line
 from metavib.interfaces.tracking.trackers import TRACKERS
 from metavib.interfaces.tracking.writer import TrackedRun, Writer, numbers
 from metavib.models.results import Results
@@ -30,33 +31,7 @@ FIGURES = ("training", "uncertainty", "confusion")  # those that are drawn in a 
 NOT_VALUES = ("step", "split")  # of a record of the log
 
 
-class _Begun(NamedTuple):
-    run: TrackedRun
-    records: tuple[dict[str, Any], ...]  # of the steps that it has made
-
-
-class _Finished(NamedTuple):
-    folder: Path
-    step: int
-    results: dict[str, float]
-    figures: tuple[Figure, ...]
-    file: Path
-
-
-class _Logged(NamedTuple):
-    folder: Path
-    record: dict[str, Any]
-
-
-class _Lost(NamedTuple):
-    folder: Path
-
-
-class _Over(NamedTuple):
-    """Marks the end of the log."""
-
-
-_Message = _Begun | _Logged | _Finished | _Lost | _Over
+Task = Callable[["_Feed"], None]  # what a tracker is told, in its thread
 
 
 @final
@@ -66,55 +41,62 @@ class _Feed:
     def __init__(self, name: str, keep: Callable[[Path, str, dict[str, Any]], None]) -> None:
         self.name, self.keep = name, keep
         self.writers: dict[Path, Writer] = {}
-        self.messages: queue.SimpleQueue[_Message] = queue.SimpleQueue()
+        self.tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()  # None is the end
         self.complaint: str | None = None  # that nobody was told yet
         self.broken = False
         self.thread = threading.Thread(target=self._work, name=f"tracker {name}", daemon=True)
         self.thread.start()
 
     def _work(self) -> None:
-        while True:
-            message = self.messages.get()
-            if not self.broken:
-                try:
-                    self._tell(message)
-                except Exception as error:
-                    self._break(error)
-            if isinstance(message, _Over):
-                return
+        while (task := self.tasks.get()) is not None:
+            self._attempt(task)
+        self._attempt(_Feed.leave)
+
+    def _attempt(self, task: Task) -> None:
+        if not self.broken:
+            try:
+                task(self)
+            except Exception as error:
+                self._break(error)
 
     def _break(self, error: Exception) -> None:
         self.broken = True
-        what = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        self.complaint = f"{self.name} is told nothing more ({what[:200]}); training goes on without it."
+        why = first_line(error)[:200]
+        self.complaint = f"{self.name} is told nothing more ({why}); training goes on without it."
         for writer in self.writers.values():
             with contextlib.suppress(Exception):
                 writer.close(finished=False)
 
-    def _tell(self, message: _Message) -> None:
-        match message:
-            case _Begun(run, records):
-                if run.folder not in self.writers:  # else a stack was divided, and its runs begin once more
-                    self.writers[run.folder] = TRACKERS[self.name].writer(run)
-                writer = self.writers[run.folder]
-                self.keep(run.folder, self.name, {"run": writer.known_as, "finished": False})
-                for record in records:
-                    self._log(writer, record)
-            case _Logged(folder, record):
-                self._log(self.writers[folder], record)
-            case _Finished(folder, step, results, figures, file):
-                writer = self.writers.pop(folder)
-                writer.finish(step, results, figures, file)
-                writer.close(finished=True)
-                self.keep(folder, self.name, {"run": writer.known_as, "finished": True})
-            case _Lost(folder):
-                self.writers.pop(folder).close(finished=False)
-            case _Over():
-                for writer in self.writers.values():
-                    writer.close(finished=False)
+    def begin(self, run: TrackedRun, records: Sequence[dict[str, Any]]) -> None:
+        """A run, and the records of the steps that it has made."""
+        if run.folder not in self.writers:  # else a stack was divided, and its runs begin once more
+            self.writers[run.folder] = TRACKERS[self.name].writer(run)
+        writer = self.writers[run.folder]
+        self.keep(run.folder, self.name, {"run": writer.known_as, "finished": False})
+        for record in records:
+            self.log(run.folder, record)
 
-    def _log(self, writer: Writer, record: dict[str, Any]) -> None:
+    def finish(
+        self, folder: Path, step: int, results: dict[str, float], figures: Sequence[Figure], file: Path
+    ) -> None:
+        """The run has its results."""
+        writer = self.writers.pop(folder)
+        writer.finish(step, results, figures, file)
+        writer.close(finished=True)
+        self.keep(folder, self.name, {"run": writer.known_as, "finished": True})
+
+    def lose(self, folder: Path) -> None:
+        """The run will have none."""
+        self.writers.pop(folder).close(finished=False)
+
+    def leave(self) -> None:
+        """Nothing more comes."""
+        for writer in self.writers.values():
+            writer.close(finished=False)
+
+    def log(self, folder: Path, record: dict[str, Any]) -> None:
         """Tell the tracker a record, unless it has it already: a resumed run makes the same steps again."""
+        writer = self.writers[folder]
         if record["step"] > writer.last:
             values = {name: value for name, value in record.items() if name not in NOT_VALUES}
             writer.log(record["step"], values)
@@ -147,11 +129,11 @@ class Tracking(RunFollower):
             if own.get("finished") is not True:
                 self.followed.add((directory.path, feed.name))
                 run = TrackedRun(directory.path, settings, own.get("run"))
-                feed.messages.put(_Begun(run, records))
+                feed.tasks.put(lambda feed, run=run: feed.begin(run, records))  # type: ignore[misc]
         self._complain()
 
     def logged(self, directory: RunDirectory, record: dict[str, Any]) -> None:
-        self._put(_Logged(directory.path, record))
+        self._put(directory, lambda feed: feed.log(directory.path, record))
 
     def finished(self, directory: RunDirectory, results: Results) -> None:
         if not any((directory.path, feed.name) in self.followed and not feed.broken for feed in self.feeds):
@@ -159,18 +141,16 @@ class Tracking(RunFollower):
         found = {name: value for name, value in results.to_json().items() if name not in ("data", "format")}
         for name in ("seed", "steps"):  # which are settings
             found.pop(name)
-        message = _Finished(
-            directory.path, results.steps, numbers(found), tuple(self._figures(directory)), directory.results
-        )
-        self._put(message)
+        told = results.steps, numbers(found), self._figures(directory), directory.results
+        self._put(directory, lambda feed: feed.finish(directory.path, *told))
 
     def lost(self, directory: RunDirectory) -> None:
-        self._put(_Lost(directory.path))
+        self._put(directory, lambda feed: feed.lose(directory.path))
 
     def close(self) -> None:
         """Wait until the trackers have all that came, within bounds."""
         for feed in self.feeds:
-            feed.messages.put(_Over())
+            feed.tasks.put(None)
         for feed in self.feeds:
             feed.thread.join(SECONDS_TO_END)
             if feed.thread.is_alive():
@@ -179,10 +159,10 @@ class Tracking(RunFollower):
                 )
         self._complain()
 
-    def _put(self, message: _Logged | _Finished | _Lost) -> None:
+    def _put(self, directory: RunDirectory, task: Task) -> None:
         for feed in self.feeds:
-            if (message.folder, feed.name) in self.followed:
-                feed.messages.put(message)
+            if (directory.path, feed.name) in self.followed:
+                feed.tasks.put(task)
         self._complain()
 
     def _complain(self) -> None:
