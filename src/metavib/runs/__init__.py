@@ -11,6 +11,7 @@ __all__ = [
     "cross_validation",
     "examples",
     "expectation",
+    "finished",
     "following",
     "grid",
     "one_run",

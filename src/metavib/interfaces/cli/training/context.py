@@ -3,6 +3,8 @@
 import argparse
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,9 +17,22 @@ from metavib.interfaces.tracking.following import tracked_by
 from metavib.interfaces.tracking.trackers import trackers_named
 from metavib.nn.own_network import own_network
 from metavib.runs.one_run import ExecutionContext
+from metavib.runs.sweep.packets import PacketOptions
 from metavib.training.loop import TrainingProgress
 
 COMPILED = {"auto": None, "on": True, "off": False}  # by the word of `--compile`
+
+
+def packet_options(arguments: argparse.Namespace, **own: Any) -> PacketOptions:
+    """How workers train, by the flags of the command that has them."""
+    return PacketOptions(
+        device=arguments.device,
+        data=str(Path(arguments.data).resolve()) if arguments.data else None,
+        skip_bad=arguments.skip_bad,
+        checkpoint_seconds=arguments.checkpoint_seconds,
+        threads=arguments.threads,
+        **own,
+    )
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from metavib.interfaces.cli.flags import data_root
 from metavib.interfaces.cli.parsing import resume_command
 from metavib.interfaces.cli.training import stopping
 from metavib.interfaces.cli.training.boards import SweepBoard
+from metavib.interfaces.cli.training.context import packet_options
 from metavib.interfaces.cli.training.experiments import absolute_if_path
 from metavib.interfaces.cli.training.grid_cells import ask_to_begin
 from metavib.nn.weights import NAMED as PUBLISHED
@@ -40,15 +41,8 @@ def sweep(arguments: argparse.Namespace) -> int:
     file = Path(arguments.file)
     plan = plan_of(file, arguments)
     out = Path(arguments.out or f"runs/sweep/{file.stem}")
-    options = PacketOptions(
-        device=arguments.device,
-        data=str(Path(arguments.data).resolve()) if arguments.data else None,
-        skip_bad=arguments.skip_bad,
-        checkpoint_seconds=arguments.checkpoint_seconds,
-        batch=1 if arguments.no_batch else arguments.batch,
-        threads=arguments.threads,
-        own=arguments.backbone,
-    )
+    batch = 1 if arguments.no_batch else arguments.batch
+    options = packet_options(arguments, batch=batch, own=arguments.backbone)
     require_readable_sweep(out)
     refusal = f"another sweep is at work in {out}. Wait for it, or choose another --out."
     with atomic.locked(out / ".lock", refusal):

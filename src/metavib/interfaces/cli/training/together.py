@@ -18,7 +18,7 @@ from metavib.core.memory import asked_for, limited_to
 from metavib.core.terminal import Bar, say
 from metavib.interfaces.cli.training import stopping
 from metavib.interfaces.cli.training.choosing import tell_plan
-from metavib.interfaces.cli.training.context import COMPILED, context_with_bar
+from metavib.interfaces.cli.training.context import COMPILED, context_with_bar, packet_options
 from metavib.interfaces.cli.training.grid_cells import steps_of
 from metavib.nn.own_network import is_own
 from metavib.runs.capacity import together_of
@@ -27,7 +27,6 @@ from metavib.runs.cross_validation import LEAVE_ONE_DOMAIN_OUT
 from metavib.runs.grid import CellResult
 from metavib.runs.sweep.engine import Listener, train_all
 from metavib.runs.sweep.local_engine import LocalEngine
-from metavib.runs.sweep.packets import PacketOptions
 
 AUTO = "auto"
 MOST = 64  # processes; a slip beyond
@@ -59,16 +58,8 @@ def run_together(
     if device.type == "cuda":
         torch.cuda.empty_cache()  # the processes need what the probe had
     say(f"Up to {count} runs at a time, in processes of their own; the estimate is for one after another.")
-    options = PacketOptions(
-        device=arguments.device,
-        data=str(Path(arguments.data).resolve()) if arguments.data else None,
-        skip_bad=arguments.skip_bad,
-        checkpoint_seconds=arguments.checkpoint_seconds,
-        batch=batch,
-        threads=arguments.threads,
-        own=arguments.backbone if is_own(arguments.backbone or "") else None,
-        compiled=COMPILED[arguments.compile],
-    )
+    own = arguments.backbone if is_own(arguments.backbone or "") else None
+    options = packet_options(arguments, batch=batch, own=own, compiled=COMPILED[arguments.compile])
     here = [replace(cell, out=cell.out.resolve()) for cell in cells]
     limit = asked_for()  # of all processes together
     with (
