@@ -250,6 +250,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: bool = 
     return "\n".join([line(header), "  ".join("-" * width for width in widths), *map(line, rows)])
 
 
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    return "\n".join("| " + " | ".join(row) + " |" for row in (header, ["---"] * len(header), *rows))
+
+
 def mean_and_deviation(values: Sequence[float]) -> str:
     """Mean and deviation in one cell of a table."""
     if not values:

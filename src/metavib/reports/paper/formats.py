@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from metavib.algorithms import ALGORITHMS, title_of
 from metavib.core.foreign_text import csv_text
-from metavib.core.terminal import mean_and_deviation
+from metavib.core.terminal import markdown_table, mean_and_deviation
 from metavib.reports.paper.reproduction import Reproduction, significance
 from metavib.reports.paper.tables import PAPER_MEASURE, PaperRow
 
@@ -43,8 +43,7 @@ def _ours(row: PaperRow) -> str:
 def table_markdown(reproduction: Reproduction) -> str:
     """The table in Markdown."""
     header, lines = table_body(reproduction)
-    rows = [header, ["---"] * len(header), *lines]
-    return f"{reproduction.caption}\n\n" + "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
+    return f"{reproduction.caption}\n\n{markdown_table(header, lines)}\n"
 
 
 def as_latex(reproduction: Reproduction) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from metavib.core import atomic
 from metavib.core.settings import Scalar
-from metavib.core.terminal import table
+from metavib.core.terminal import markdown_table, table
 from metavib.models.measures import MEASURES
 from metavib.runs.cross_validation import accuracy_of
 from metavib.runs.grid import CellResult
@@ -183,9 +183,8 @@ def as_table(record: Ranking) -> str:
 def as_markdown(record: Ranking) -> str:
     """The ranking for a page."""
     header, rows = body(record)
-    lines = ["| " + " | ".join(row) + " |" for row in (header, ["---"] * len(header), *rows)]
     chosen = [f"- {line}" for line in chosen_in_words(record)]
-    return "\n".join([caption(record), "", *lines, "", *chosen]) + "\n"
+    return "\n".join([caption(record), "", markdown_table(header, rows), "", *chosen]) + "\n"
 
 
 def caption(record: Ranking) -> str:
