@@ -70,15 +70,11 @@ class Experiment:
             least_sources=algorithm_named(self.algorithm).LEAST_DOMAINS,
         )
 
-    def identity(self) -> str:
-        """The hash of what decides the run: the same in every version that has it mean the same."""
-        return self._identity(as_at_first=False)
+    def identity(self, *, as_at_first: bool = False) -> str:
+        """The hash of what decides the run: the same in every version that has it mean the same.
 
-    def first_identity(self) -> str:
-        """The identity by which the first version knew it: another one for algorithms of one's own alone."""
-        return self._identity(as_at_first=True)
-
-    def _identity(self, *, as_at_first: bool) -> str:
+        `as_at_first`: as the first version knew it, which is another one for algorithms of one's own alone.
+        """
         deciding = self.to_json()
         del deciding["preset"]
         for section in SECTIONS:

@@ -24,7 +24,7 @@ def known_as(experiments: Sequence[Experiment]) -> tuple[str, ...]:
     """The identities by which checkpoints may know a run, or a stack of runs."""
     if len(experiments) > 1:
         return (identity_of(experiments),)
-    return experiments[0].identity(), experiments[0].first_identity()
+    return experiments[0].identity(), experiments[0].identity(as_at_first=True)
 
 
 def _identity_of_stack(identities: Sequence[str]) -> str:
