@@ -5,6 +5,7 @@ The same data gives the same bytes. In a page the ink takes the colour of the te
 
 from __future__ import annotations
 
+import html
 import io
 import warnings
 from collections.abc import Callable
@@ -123,12 +124,8 @@ def for_a_page(svg: str, title: str) -> str:
     """The SVG to stand in a page: as wide as there is room, in the page's ink, named for screen readers."""
     opening, rest = svg.split(">", 1)
     words = [word for word in opening.split(" ") if not word.startswith(("width=", "height="))]
-    named = " ".join(words) + f' role="img" aria-label="{_escaped(title)}" class="drawing"'
+    named = " ".join(words) + f' role="img" aria-label="{html.escape(title)}" class="drawing"'
     return f"{named}>{rest}".replace(INK, "currentColor")
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
 
 
 def _plain(cell: str | int | float) -> str:

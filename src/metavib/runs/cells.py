@@ -1,6 +1,5 @@
 """A run of a grid, and which runs of a grid may be stacked: those that share algorithm, network and shapes."""
 
-import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -48,8 +47,7 @@ def stack_key(experiment: Experiment) -> str:
 def stackable_groups(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
     """The cells that could be stacked with one another."""
 
-    def key(cell: Cell) -> str:
-        return stack_key(cell.experiment)
-
-    for _, group in itertools.groupby(sorted(cells, key=key), key=key):
-        yield list(group)
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(stack_key(cell.experiment), []).append(cell)
+    yield from (groups[key] for key in sorted(groups))

@@ -9,9 +9,10 @@ is the whole one: the backbone as it was, and what was trained on its features.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -117,7 +118,7 @@ class FrozenNetwork:
         parts = []
         network = self._fingerprint()
         for view in range(views):
-            for start, end in _parts(images):
+            for start, end in itertools.pairwise([0, *images.ends.tolist()]):  # of each domain
 
                 def compute(first: int, last: int, start: int = start, view: int = view) -> np.ndarray:
                     rows = torch.arange(start + first, start + last)
@@ -173,11 +174,3 @@ class FrozenNetwork:
         if view:
             deciding += [view, asdict(self.experiment.augmentation)]
         return hashlib.blake2b(json.dumps(deciding).encode(), digest_size=16).hexdigest()
-
-
-def _parts(images: ImageStore) -> Iterator[tuple[int, int]]:
-    """Where the images of each domain begin and end."""
-    start = 0
-    for end in images.ends.tolist():
-        yield start, end
-        start = end
