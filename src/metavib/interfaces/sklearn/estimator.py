@@ -45,11 +45,10 @@ from metavib.interfaces.sklearn.array_training import (
 from metavib.models.directory import preprocessing_of
 from metavib.models.domain_calibration import DomainCalibration, promise_coverage, promise_error
 from metavib.models.look import Passed, embedded_with_look, place_of
-from metavib.models.measuring import Evaluation
+from metavib.models.measuring import Evaluation, shared_noise
 from metavib.nn.functional.predictive import Predictive, entropy
 from metavib.nn.networks import default_weights
 from metavib.nn.own_network import Given, OwnNetwork, own_network
-from metavib.nn.randomness import key_of, normal
 from metavib.training.experiment import Experiment
 from metavib.training.optimizer import Training
 from metavib.training.stages import require_stages
@@ -314,20 +313,16 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
             )
         network = self._loaded()
         some = next(network.parameters())
-        noise = {
-            purpose: normal(key_of(self.experiment_["seed"], "prediction", purpose), shape, some.device).to(
-                some
-            )
-            for purpose, shape in network.prediction_noise_shapes(1).items()
-        }
+        drawn = shared_noise(network, self.experiment_["seed"], some.device) or {}
+        noise = {purpose: values.to(some) for purpose, values in drawn.items()}
         preprocessing = preprocessing_of(network.backbone)
         place = place_of(getattr(getattr(self, "calibration_", None), "look", None))
         with torch.no_grad():
             for start in range(0, len(samples), BATCH):
                 pixels = torch.from_numpy(as_pixels(samples[start : start + BATCH], network.backbone))
                 passed = embedded_with_look(network, preprocessing(pixels.to(some.device)), place)
-                drawn = functools.partial(network.predictive, passed[0], noise or None)
-                yield network.predictive(passed[0], None), drawn, passed
+                by_draws = functools.partial(network.predictive, passed[0], noise or None)
+                yield network.predictive(passed[0], None), by_draws, passed
 
     def _loaded(self) -> Algorithm:
         if not hasattr(self, "_network"):  # it was pickled
