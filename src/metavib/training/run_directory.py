@@ -162,5 +162,8 @@ def members_of(path: Path) -> list[str]:
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}. Remove {path.parent}.") from error
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-        raise UserError(f"{path} does not list runs. Remove {path.parent}.")
+        raise UserError(
+            f"{path} does not list runs: it is damaged, or of a newer version of metavib. Upgrade metavib, or "
+            f"remove {path.parent}."
+        )
     return found
