@@ -65,7 +65,8 @@ def _compute_pieces(
         place = pieces / f"{start}.bin"
         if not _is_whole(place, (end - start, size)):
             content = np.ascontiguousarray(compute(start, end), dtype=np.float32).tobytes()
-            atomic.write_bytes(place, content + _checksum(content))
+            checksum = hashlib.blake2b(content, digest_size=_CHECKSUM).digest()
+            atomic.write_bytes(place, content + checksum)
         computed(end - start)
 
 
@@ -102,7 +103,3 @@ def _is_whole(path: Path, shape: tuple[int, int]) -> bool:
             return file.read() == whole.digest()
     except OSError:
         return False
-
-
-def _checksum(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=_CHECKSUM).digest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, final
@@ -38,8 +39,6 @@ class FileDataset(Dataset):
         protocol: str,
         ignored: Sequence[str] = (),
         remarks: Sequence[str] = (),
-        pixel_range: PixelRange | None = None,
-        interpolation: str = BILINEAR,
     ) -> None:
         self.name = name
         self.root = root
@@ -48,8 +47,8 @@ class FileDataset(Dataset):
         self.protocol = protocol
         self.ignored = tuple(ignored)  # files in the class folders that are not images
         self.remarks = tuple(remarks)  # what else is odd about its folders, in words
-        self.pixel_range = pixel_range  # None: to be found in the files
-        self.interpolation = interpolation
+        self.pixel_range: PixelRange | None = None  # to be found in the files
+        self.interpolation = BILINEAR
         self._files = {domain: tuple(members) for domain, members in files.items()}
 
     def listing(self, domain: str) -> Listing:
@@ -82,13 +81,6 @@ class FileDataset(Dataset):
         return self if interpolation == self.interpolation else self._as(self.pixel_range, interpolation)
 
     def _as(self, pixel_range: PixelRange | None, interpolation: str) -> FileDataset:
-        return FileDataset(
-            self.name,
-            self.root,
-            self._files,
-            protocol=self.protocol,
-            ignored=self.ignored,
-            remarks=self.remarks,
-            pixel_range=pixel_range,
-            interpolation=interpolation,
-        )
+        other = copy.copy(self)
+        other.pixel_range, other.interpolation = pixel_range, interpolation
+        return other

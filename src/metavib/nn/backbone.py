@@ -9,7 +9,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple, final
 
 import torch
@@ -132,7 +132,8 @@ class Backbone(nn.Module, ABC):
     @final
     def of_these(self, images: Tensor, dropout: Tensor | None, *, at_stages: bool) -> tuple[Tensor, ...]:
         """The features of these images by themselves, or all stages."""
-        with self._in_its_precision(images):
+        # A disabled autocast would do too, but torch.export leaves it in the graph as an operator of its own.
+        with torch.autocast(images.device.type, dtype=self.precision) if self.precision else nullcontext():
             if at_stages:
                 found = self.stages(images, self._masks(dropout))
                 return tuple(_at_least_single(self.passed(maps)) for maps in found)
@@ -177,10 +178,6 @@ class Backbone(nn.Module, ABC):
         if dropout is None:
             return (None,) * len(self.dropout_units)
         return torch.split(dropout > 0, list(self.dropout_units), dim=1)
-
-    def _in_its_precision(self, images: Tensor) -> AbstractContextManager[Any]:
-        # A disabled autocast would do too, but torch.export leaves it in the graph as an operator of its own.
-        return torch.autocast(images.device.type, dtype=self.precision) if self.precision else nullcontext()
 
 
 class Staged(Backbone):
@@ -276,7 +273,8 @@ def input_of(
 ) -> Input:
     """The images that a network takes: as said here, as it says itself (timm's do), or the usual ones."""
     says = getattr(network, "pretrained_cfg", None) or {}
-    own_channels, *sides = says.get("input_size") or (_first_channels(network), USUAL_SIZE, USUAL_SIZE)
+    first = next((own.in_channels for own in network.modules() if isinstance(own, nn.Conv2d)), 3)
+    own_channels, *sides = says.get("input_size") or (first, USUAL_SIZE, USUAL_SIZE)
     if image_size is None and len(set(sides)) != 1:
         raise UserError(
             f"{type(network).__name__} takes images of {' x '.join(map(str, sides))}, which are not square: give "
@@ -308,10 +306,6 @@ def _by_channel(name: str, values: Sequence[float], channels: int) -> tuple[floa
     if len(found) != channels or not all(map(math.isfinite, found)):
         raise UserError(f"{name} must have {channels} numbers, one for each channel, not {found}.")
     return found
-
-
-def _first_channels(network: nn.Module) -> int:
-    return next((own.in_channels for own in network.modules() if isinstance(own, nn.Conv2d)), 3)
 
 
 def _device_of(network: nn.Module) -> torch.device:

@@ -24,7 +24,10 @@ class TimmNetwork(Network):
     def __init__(self, name: str) -> None:
         self.name = name
         self.bare = name.removeprefix(PREFIX)
-        self.timm = _library()
+        require_installed("timm", "a backbone timm:NAME needs timm", extra="timm")
+        import timm
+
+        self.timm = timm
         _require_known(self.timm, self.bare)
         self.architecture, _, self.tag = self.bare.partition(".")
 
@@ -96,13 +99,6 @@ class TimmNetwork(Network):
                 return adapt(dict(state), network)
         except Exception:  # a file of another network: what differs is told of the file as it is
             return state
-
-
-def _library() -> ModuleType:
-    require_installed("timm", "a backbone timm:NAME needs timm", extra="timm")
-    import timm
-
-    return timm
 
 
 def _require_known(timm: ModuleType, name: str) -> None:

@@ -108,11 +108,8 @@ def _file_state(source: str) -> dict[str, Any]:
         content = untrusted.read(path, MOST_BYTES)
     except OSError as error:
         raise UserError(f"weights {source!r}: cannot be read ({error}); give another file.") from error
-    safe = path.suffix.lower() == ".safetensors"
-    return _from_safetensors(path, content) if safe else _from_torch(path, content)
-
-
-def _from_safetensors(path: Path, content: bytes) -> dict[str, Any]:
+    if path.suffix.lower() != ".safetensors":
+        return _from_torch(path, content)
     try:
         return load(content)
     except SafetensorError as error:

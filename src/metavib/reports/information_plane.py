@@ -153,7 +153,9 @@ def _caption(panels: Sequence[Panel]) -> str:
     )
     images = sorted({panel.records[0]["images"] for panel in panels})
     count = f"{images[0]}" if len(images) == 1 else f"{images[0]} to {images[-1]}"
-    shown = {f"{_held_out(panel.run)}, seed {panel.run.experiment.seed}" for panel in panels}
+    own = [(panel.run.experiment.target, panel.run.experiment.seed) for panel in panels]
+    held_out = {target: "nothing held out" if target is None else f"{target!r} unseen" for target, _ in own}
+    shown = {f"{held_out[target]}, seed {seed}" for target, seed in own}
     text = (
         "How much the layers of the latent inference network know of the image (to the right) and of its label "
         f"(upwards) as training goes on (colour), on {count} source validation images. Fine lines join the layers "
@@ -167,10 +169,6 @@ def _caption(panels: Sequence[Panel]) -> str:
     left_out = sum(panel.others for panel in panels)
     text += f", the first of each beta ({left_out} more are not drawn)." if left_out else "."
     return f"{text} The data also has the estimate from {BINS} bins, which for wide layers says that all is known."
-
-
-def _held_out(run: RunRecord) -> str:
-    return "nothing held out" if run.experiment.target is None else f"{run.target!r} unseen"
 
 
 def _in_words(panels: Sequence[Panel], names: Sequence[str]) -> str:

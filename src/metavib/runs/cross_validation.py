@@ -94,16 +94,11 @@ class Question:
         return [fold for candidate in self.candidates for fold in self.folds(candidate)]
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """The candidate that did best, and how all of them did."""
 
     chosen: Cell
     record: ChoiceRecord
-
-    def write(self) -> None:
-        """Write the record beside the results of the run that was chosen."""
-        self.record.write(self.chosen.out)
 
 
 def question(candidates: Sequence[Cell], data_root: Path | None) -> Question:

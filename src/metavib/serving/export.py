@@ -289,7 +289,9 @@ def _program_file(variant: Variant, facts: dict[str, Any]) -> tuple[bytes, Calle
 
 def _onnx_file(variant: Variant, facts: dict[str, Any]) -> tuple[bytes, Caller]:
     """The bytes of the file, and how it answers."""
-    runtime = _libraries()
+    for name in ("onnx", "onnxscript", "onnxruntime"):  # all that takes part in it
+        require_installed(name, f"ONNX needs {name}", extra="export")
+    runtime = importlib.import_module("onnxruntime")
     program = torch.onnx.export(
         _traced(variant),
         dynamo=True,
@@ -307,13 +309,6 @@ def _onnx_file(variant: Variant, facts: dict[str, Any]) -> tuple[bytes, Caller]:
         return session.run(list(variant.outputs), dict(zip(variant.inputs, inputs, strict=True)))
 
     return content, answer
-
-
-def _libraries() -> Any:
-    """onnxruntime, once all that takes part in an export is there."""
-    for name in ("onnx", "onnxscript", "onnxruntime"):
-        require_installed(name, f"ONNX needs {name}", extra="export")
-    return importlib.import_module("onnxruntime")
 
 
 @torch.no_grad()

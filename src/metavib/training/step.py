@@ -247,7 +247,8 @@ class Program:
                 terms, gradients = self._gradients_alone(episode, noise)
             terms, gradients = self._as_first(terms, gradients)
         else:
-            terms, gradients = self._gradients_stacked(episode, noise)
+            given = self.algorithms[0], self.parameters, self.buffers, episode, noise
+            terms, gradients = self.compiled(lambda gradients: gradients(*given))
         self.optimizer.step(self.counter, torch.stack(list(terms.values()), dim=-1), gradients)
         self.average.update(done, self.optimizer.held)
         self.counter += 1
@@ -283,12 +284,6 @@ class Program:
         agreed = self.processes.as_first([*terms.values(), *heads.values()])
         of_terms, of_heads = agreed[: len(terms)], agreed[len(terms) :]
         return dict(zip(terms, of_terms, strict=True)), gradients | dict(zip(heads, of_heads, strict=True))
-
-    def _gradients_stacked(
-        self, episode: Episode, noise: Noise
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        given = self.algorithms[0], self.parameters, self.buffers, episode, noise
-        return self.compiled(lambda gradients: gradients(*given))
 
     def _fetch(self) -> None:
         """Bring the images of the next step to the device, from where a thread has read them ahead."""

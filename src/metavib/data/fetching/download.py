@@ -13,6 +13,7 @@ import http.client
 import json
 import shutil
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -66,7 +67,7 @@ def download(
                 _receive(address, archive, path, told)
                 return path
             except MirrorError as error:
-                complaint, lasting = f"{_host(address)}: {error}", error.lasting
+                complaint, lasting = f"{urllib.parse.urlsplit(address).netloc}: {error}", error.lasting
             if lasting:
                 break
         complaints.append(complaint)
@@ -189,10 +190,6 @@ def _in_words(error: Exception) -> MirrorError:
     return MirrorError(f"it cannot be reached ({reason})")
 
 
-def _host(address: str) -> str:
-    return address.partition("://")[2].partition("/")[0]
-
-
 def _part(path: Path) -> Path:
     return path.with_name(f"{path.name}.part")
 
@@ -210,8 +207,5 @@ def _read_record(path: Path) -> _Kept | None:
 
 
 def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
     with open(path, "rb", opener=untrusted.opener) as file:
-        while piece := file.read(CHUNK):
-            digest.update(piece)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -48,7 +48,7 @@ from metavib.models.look import Passed, embedded_with_look, place_of
 from metavib.models.measuring import Evaluation, shared_noise
 from metavib.nn.functional.predictive import Predictive, entropy
 from metavib.nn.networks import default_weights
-from metavib.nn.own_network import Given, OwnNetwork, own_network
+from metavib.nn.own_network import Given, own_network
 from metavib.training.experiment import Experiment
 from metavib.training.optimizer import Training
 from metavib.training.stages import require_stages
@@ -169,7 +169,13 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         experiment = self._experiment(samples, len(classes), own, seed)
         device = resolve_device(self.device)
         algorithm = untrained(
-            experiment, samples, len(classes), own.hidden_width, device, len(names), self._own()
+            experiment,
+            samples,
+            len(classes),
+            own.hidden_width,
+            device,
+            len(names),
+            own_network(self.backbone),
         )
         with Bar(self.algorithm, experiment.training.steps) as bar:
 
@@ -185,7 +191,7 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
         self.experiment_ = experiment.to_json()
         self.weights_ = arrays_of(algorithm)
         self._network = rebuilt(
-            self.experiment_, self.weights_, len(classes), device, len(names), self._own()
+            self.experiment_, self.weights_, len(classes), device, len(names), own_network(self.backbone)
         )
         self.calibration_ = (
             calibrated(self._network, samples, labels, numbers, kept, names) if self.calibrate else None
@@ -294,10 +300,6 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
             **sections,  # type: ignore[arg-type]
         )
 
-    def _own(self) -> OwnNetwork | None:
-        """The network of the user's, where `backbone` is one."""
-        return own_network(self.backbone)
-
     def _plain(self, *names: str) -> dict[str, Any]:
         """Parameters by name; a grid of them has numpy's numbers in it."""
         values = {name: getattr(self, name) for name in names}
@@ -327,7 +329,7 @@ class MetaVIBClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  
     def _loaded(self) -> Algorithm:
         if not hasattr(self, "_network"):  # it was pickled
             device = resolve_device(self.device)
-            sizes = len(self.classes_), device, len(self.domains_), self._own()
+            sizes = len(self.classes_), device, len(self.domains_), own_network(self.backbone)
             self._network = rebuilt(self.experiment_, self.weights_, *sizes)
         return self._network
 

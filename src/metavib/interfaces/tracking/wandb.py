@@ -21,13 +21,10 @@ def require_key() -> None:
     """Refuse to begin where the library would ask for a key in the middle of training."""
     import wandb
 
-    if os.environ.get("WANDB_MODE", "online") == "online" and not _has_key(wandb):
+    # Of the environment or the user's files; whether it is right, the server says later.
+    has_key = os.environ.get("WANDB_MODE", "online") != "online" or wandb.login(prompt=False, verify=False)
+    if not has_key:
         raise UserError("--log wandb has no key. Run: wandb login, or keep files with WANDB_MODE=offline.")
-
-
-def _has_key(wandb: Any) -> bool:
-    """Whether the environment or the user's files hold a key; whether it is right, the server says later."""
-    return bool(wandb.login(prompt=False, verify=False))
 
 
 @final

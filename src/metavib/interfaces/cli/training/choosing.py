@@ -66,7 +66,7 @@ class Chosen(NamedTuple):
         finished = {one.cell for one in done if one.results is not None}
         for choice in self.choices.values():
             if choice.chosen in finished:
-                choice.write()
+                choice.record.write(choice.chosen.out)
 
 
 def chosen_cells(questions: Mapping[Key, Question], context: ExecutionContext, batch: int | None) -> Chosen:

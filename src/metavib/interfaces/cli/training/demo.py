@@ -59,8 +59,8 @@ def run_demo(arguments: argparse.Namespace) -> int:
     steps = experiments[cells[0]].training.steps
     say(
         f"1,000 handwritten digits at {len(dataset.domains)} angles. {_listed(angles)} are left out in turn; "
-        f"{_listed_methods()} learn from the other {len(dataset.domains) - 1}, {steps} steps each. Results go "
-        f"to {out}."
+        f"{' and '.join(map(title_of, ALGORITHMS))} learn from the other {len(dataset.domains) - 1}, {steps} "
+        f"steps each. Results go to {out}."
     )
     results: dict[tuple[str, str], Results] = {}
     with stopping.stop_requested() as stop, Bar("", steps * len(cells)) as bar:
@@ -183,7 +183,3 @@ def next_commands(out: Path, angle: str) -> list[str]:
 
 def _listed(angles: tuple[str, ...]) -> str:
     return " and ".join(", ".join(f"{angle}°" for angle in angles).rsplit(", ", 1))
-
-
-def _listed_methods() -> str:
-    return " and ".join(title_of(algorithm) for algorithm in ALGORITHMS)
