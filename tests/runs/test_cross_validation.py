@@ -177,7 +177,7 @@ def test_a_choice_is_written_beside_the_run(asked, judged):
     judged(0.2, 0.2, 0.2, 0.2)
     (choice,) = choose([asked(0.1, 0.2)], CPU, batch=None)
     choice.chosen.out.mkdir(parents=True)
-    choice.write()
+    choice.record.write(choice.chosen.out)
     written = json.loads((choice.chosen.out / "choice.json").read_text())
     assert list(written) == ["rule", "peeks", "candidates", "chosen"]
     assert written["chosen"] == choice.record.chosen
