@@ -19,7 +19,7 @@ from metavib.models.domain_calibration import (
     tempered,
 )
 from metavib.models.feature_distance import fitted_distance
-from metavib.models.look import fitted_look
+from metavib.models.look import Seen, fitted_look
 from metavib.nn.watching import Place
 
 LEVELS = (0.2, 0.5, 0.8, 0.95)
@@ -53,8 +53,10 @@ def made_record(**changes: Any) -> DomainCalibration:
 
 def with_look() -> DomainCalibration:
     draw = torch.Generator().manual_seed(0)
-    seen = {name: torch.randn(20, 4, generator=draw) for name in "abc"}
-    return made_record(version=3, look=fitted_look(Place("passed", 1), seen))
+    seen = {
+        name: Seen(torch.randn(20, 3, generator=draw), torch.randn(20, 4, generator=draw)) for name in "abc"
+    }
+    return made_record(version=4, look=fitted_look(Place("passed", 1), seen))
 
 
 def test_an_error_is_kept_in_every_domain_that_can_say() -> None:
@@ -154,7 +156,8 @@ def test_an_image_that_shows_nothing_is_as_far_as_can_be() -> None:
 def test_what_looks_like_no_source_is_foreign_however_near_its_features_are() -> None:
     calibrator = Calibrator(with_look(), torch.device("cpu"))
     distances = torch.tensor([0.5, 0.5, 3.5])
-    looks = calibrator.looks(torch.tensor([[0.0] * 4, [50.0] * 4, [0.0] * 4]), distances)
+    maps = torch.tensor([[0.0] * 4, [50.0] * 4, [0.0] * 4])
+    looks = calibrator.looks(Seen(torch.zeros(3, 3), maps), distances)
     assert calibrator.foreign(distances, looks).tolist() == [False, True, True]
     older = Calibrator(made_record(), torch.device("cpu"))  # knows no looks
     assert older.place is None
@@ -171,7 +174,7 @@ def test_a_record_is_read_again_and_nonsense_is_not() -> None:
     assert domain_calibration_from(second, 2) == made_record(version=2)
     assert domain_calibration_from(asdict(with_look()), 2) == with_look()
     for change in (
-        {"version": 4},
+        {"version": 5},
         {"look": asdict(with_look())["look"] | {"above": 0.0}},
         {"look": asdict(with_look())["look"] | {"module": 3}},
         {"levels": [0.5, 0.2, 0.8, 0.9]},

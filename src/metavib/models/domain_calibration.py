@@ -21,10 +21,10 @@ from metavib.core.errors import UserError
 from metavib.core.plain_values import made
 from metavib.core.shapes import Bool, Float
 from metavib.models.feature_distance import DistanceRecord, FeatureDistance, contrast_of
-from metavib.models.look import Look, LookRecord, place_of
+from metavib.models.look import Look, LookRecord, Seen, place_of
 from metavib.nn.watching import Place
 
-VERSION = 3  # 1: drifts that break a model counted, and folds were heads; 2: nothing was known of looks
+VERSION = 4  # 1: drifts that break a model counted, folds were heads; 2: no looks; 3: looks by maps alone
 FEWEST = 10  # answers that an error is taken from
 MOST_OFF = 0.1  # of a coverage that is promised, on each source that was left out
 SURE_ENOUGH = 0.6  # of the error that is asked for: how unsure a single answer may be of itself
@@ -71,7 +71,9 @@ class DomainCalibration:
     notes: tuple[str, ...] = ()  # what could not be had
     least_contrast: float = 0.0  # of an image that shows something, after normalisation
     folds: str = "heads"  # who answered: `heads` that were made again, or `whole` models without the domain
-    look: LookRecord | None = None  # of source images, whatever their class; None for a network without maps
+    look: LookRecord | None = (
+        None  # of source images, whatever their class; None with fewer than three sources
+    )
 
     @property
     def images(self) -> int:
@@ -235,9 +237,7 @@ class Calibrator:
         """Where the network must be watched for looks."""
         return place_of(self.record.look)
 
-    def looks(
-        self, seen: Float[Tensor, "images statistics"] | None, like: Float[Tensor, "images"]
-    ) -> Float[Tensor, "images"]:
+    def looks(self, seen: Seen | None, like: Float[Tensor, "images"]) -> Float[Tensor, "images"]:
         """How unlike source images these look: above 1 they are of another kind; 0 where nothing is known."""
         if self.look is None or seen is None:
             return torch.zeros_like(like)
@@ -303,8 +303,9 @@ def domain_calibration_from(record: Any, classes: int) -> DomainCalibration | No
         raise ValueError("domain_calibration holds no quantiles")
     distance = FeatureDistance.from_record(found.distance)
     if found.look is not None:
-        FeatureDistance.from_record(found.look.distance)
-        if found.look.above <= 0 or found.look.call < 0:
+        texture = found.look.texture
+        Look(found.look, torch.device("cpu"))
+        if min(found.look.above, 1.0 if texture is None else texture.above) <= 0 or found.look.call < 0:
             raise ValueError("domain_calibration holds a look without a threshold")
     if found.folds not in ("heads", "whole") or found.least_contrast < 0:
         raise ValueError("domain_calibration is of folds that are not known, or has a negative contrast")
