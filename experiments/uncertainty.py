@@ -4,8 +4,8 @@
 
 ANSWERS are folders or zip files that uncertainty_answers.py wrote; its head says of which runs. Here the rules are
 fitted to the answers on left-out domains, and judged on those on the unseen one. The record has a row a run, and
-risk against coverage for the figures. docs/uncertainty.md is made of it. `--hide` fits to all sources but one, each
-in turn, and judges on that one: rules are chosen so, without any image of a target.
+risk against coverage for the figures. docs/uncertainty.md is made of it. `--hide` fits to all sources but one,
+each in turn, and judges on that one: rules are chosen so, without any image of a target.
 """
 
 from __future__ import annotations
