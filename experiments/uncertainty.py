@@ -144,7 +144,7 @@ def judged(kept: Kept) -> dict[str, Any]:
     ways = {
         "raw": unseen.log_probabilities.exp(),
         "source_validation": tempered(unseen.log_probabilities, flat, temperature, 0.0),
-        "across_domains": _calibrated(record, unseen),
+        "across_domains": calibrated(record, unseen),
     }
     right = ways["raw"].argmax(dim=1) == unseen.labels
     places = torch.linspace(0, len(right) - 1, 21).long()
@@ -160,7 +160,7 @@ def judged(kept: Kept) -> dict[str, Any]:
 
 def promised(record: DomainCalibration, unseen: Answers) -> dict[str, Any]:
     """What each promise comes to on answers that it was not made from."""
-    across = _calibrated(record, unseen)
+    across = calibrated(record, unseen)
     right = across.argmax(dim=1) == unseen.labels
     confidence = across.max(dim=1).values
     error, coverage = promise_error(record, MOST_ERROR), promise_coverage(record, COVERAGE)
@@ -183,7 +183,7 @@ def promised(record: DomainCalibration, unseen: Answers) -> dict[str, Any]:
     return row
 
 
-def _calibrated(record: DomainCalibration, answers: Answers) -> Tensor:
+def calibrated(record: DomainCalibration, answers: Answers) -> Tensor:
     calibrator = Calibrator(record, torch.device("cpu"))
     return calibrator.probabilities(answers.log_probabilities.exp(), answers.distances)
 
