@@ -4,8 +4,8 @@
     python experiments/uncertainty_answers.py answers/pairs runs/pairs
     python experiments/uncertainty_ideas.py results/uncertainty-ideas.json answers/pairs
 
-Each run hides two domains and is judged on S: no rule is chosen by a target. A row an idea. An error counts as kept
-at 7 % where 5 % was asked, a set as right within 3 points of 90 %.
+Each run hides two domains and is judged on S: no rule is chosen by a target. A row an idea. An error counts as
+kept at 7 % where 5 % was asked, a set as right within 3 points of 90 %.
 """
 
 from __future__ import annotations

@@ -100,7 +100,10 @@ def answered_by_heads(algorithm: Algorithm, features: SourceFeatures, *, keeps: 
     notes = list(features.notes)
     device = next(algorithm.parameters()).device
     if len(features.train) == 2:
-        notes.append("two source domains: each fold learns from one alone, so that its answers are worse")
+        notes.append(
+            "two source domains: each fold learns from one alone, so that its answers are worse, and no image is "
+            "foreign by its look"
+        )
     for domain in features.train:
         train, classes, checked = features.joined([name for name in features.train if name != domain])
         distance = fitted_distance(train, classes, checked)
