@@ -4,8 +4,7 @@
 
 ANSWERS are folders or zip files that uncertainty_answers.py wrote; its head says of which runs. Here the rules are
 fitted to the answers on left-out domains, and judged on those on the unseen one. The record has a row a run, and
-risk against coverage for the figures. docs/uncertainty.md is made of it. `--hide` fits to all sources but one,
-each in turn, and judges on that one: rules are chosen so, without any image of a target.
+risk against coverage for the figures. docs/uncertainty.md is made of it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import io
 import json
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -240,35 +239,15 @@ def _rounded(value: Any) -> Any:
     return round(value, 5) if isinstance(value, float) else value
 
 
-def hidden(kept: Kept) -> Iterator[dict[str, Any]]:
-    """A row for each source: the rules without it, judged on it. The unseen domain is not looked at."""
-    left_out = kept.left_out()
-    for name, own in left_out.clean.items():
-        others = {other: one for other, one in left_out.clean.items() if other != name}
-        drifted = {
-            drift: {other: one for other, one in by_domain.items() if other != name}
-            for drift, by_domain in left_out.drifted.items()
-        }
-        if len(others) < 2:
-            continue
-        identity = {part: kept.header[part] for part in IDENTITY}
-        yield _rounded(
-            identity
-            | {"hidden": name}
-            | promised(record_of(replace(left_out, clean=others, drifted=drifted)), own)
-        )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
     parser.add_argument("answers", type=Path, nargs="+")
-    parser.add_argument("--hide", action="store_true", help="judge on sources that are hidden from the fit")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
     for kept in opened(arguments.answers):
-        rows += list(hidden(kept)) if arguments.hide else [judged(kept)]
+        rows.append(judged(kept))
         print(*(kept.header[part] for part in IDENTITY), rows[-1]["max_error"], rows[-1]["sets"], flush=True)
     rows.sort(key=lambda row: tuple(str(row[part]) for part in IDENTITY))
     command = (
