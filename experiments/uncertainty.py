@@ -250,9 +250,8 @@ def main() -> None:
         rows.append(judged(kept))
         print(*(kept.header[part] for part in IDENTITY), rows[-1]["max_error"], rows[-1]["sets"], flush=True)
     rows.sort(key=lambda row: tuple(str(row[part]) for part in IDENTITY))
-    command = (
-        "python experiments/uncertainty.py results/uncertainty.json ANSWERS (its head says of which runs)"
-    )
+    made_by = f"python experiments/uncertainty.py results/{arguments.out.name} ANSWERS"
+    command = f"{made_by} (uncertainty_answers.py says of which runs)"
     atomic.write_json(arguments.out, {"command": command, "runs": rows})
 
 

@@ -78,6 +78,16 @@ def foreign() -> str:
     )
 
 
+def lost_class() -> str:
+    """A class that training lacked: whether its images are foreign."""
+    rows = []
+    for algorithm, title in TITLES.items():
+        runs = [run for run in record("uncertainty-lost-class")["runs"] if run["algorithm"] == algorithm]
+        shown = [_percent([run["left_out_class"][part] for run in runs]) for part in ("found", "auroc")]
+        rows.append([title, str(len(runs)), *shown])
+    return markdown(["", "runs", "images of the class called foreign, %", "AUROC, %"], rows)
+
+
 def ranking() -> str:
     """What the confidence is worth, whatever the threshold."""
     rows = []
@@ -303,6 +313,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "uncertainty thresholds": thresholds,
     "uncertainty calibration": calibration,
     "uncertainty foreign": foreign,
+    "uncertainty lost class": lost_class,
     "uncertainty whole": whole,
     "uncertainty error ideas": error_ideas,
     "uncertainty set ideas": set_ideas,
