@@ -1,4 +1,4 @@
-"""The pictures of docs/uncertainty.md, a data set each, from results/uncertainty.json.
+"""The pictures of docs/uncertainty.md, a data set and network each, from the records of uncertainty.py.
 
 python experiments/uncertainty_figures.py
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import statistics
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -19,9 +20,19 @@ COLOURS = {"erm": "#0072b2", "metavib": "#d55e00"}
 TITLES = {"erm": "ERM", "metavib": "MetaVIB"}
 
 
+def _name(run: dict[str, Any]) -> str:
+    """The data set, and the network where it is not the one of digits."""
+    network = run["network"].removeprefix("timm:tf_")
+    return run["dataset"] if network == "digits" else f"{run['dataset']}-{network}"
+
+
 def main() -> None:
-    runs = json.loads((ROOT / "results/uncertainty.json").read_text())["runs"]
-    runs = [run for run in runs if run["folds"] == "heads"]
+    runs = [
+        run | {"dataset": _name(run)}
+        for record in ("uncertainty", "uncertainty-pacs")
+        for run in json.loads((ROOT / f"results/{record}.json").read_text())["runs"]
+        if run["folds"] == "heads"
+    ]
     for dataset in dict.fromkeys(run["dataset"] for run in runs):
         figure, (risk, stated) = pyplot.subplots(1, 2, figsize=(8.4, 3.4), layout="constrained")
         for algorithm, colour in COLOURS.items():

@@ -9,9 +9,8 @@ from metavib.core.errors import UserError
 from metavib.models.calibrating import fitted, fitted_map
 from metavib.models.domain_calibration import tempered
 from metavib.models.left_out import Answers
-from metavib.models.look import fitted_look
+from metavib.models.look import NO_MAPS, Seen, fitted_look
 from metavib.models.source_features import SourceFeatures
-from metavib.nn.watching import Place
 from tests.models.test_measuring_measures import built
 
 
@@ -75,8 +74,9 @@ def test_each_domain_is_left_out(name: str) -> None:
 def test_images_of_nothing_are_found_by_their_look() -> None:
     given = features(3)
     draw = torch.Generator().manual_seed(3)
-    seen = {name: torch.randn(40, 4, generator=draw) for name in given.train}
-    looking = {"look": fitted_look(Place("passed", 1), seen), "foreign_seen": torch.full((9, 4), 50.0)}
+    seen = {name: Seen(torch.randn(40, 4, generator=draw), None) for name in given.train}
+    nothing = Seen(torch.full((9, 4), 50.0), None)
+    looking = {"look": fitted_look(NO_MAPS, seen), "foreign_seen": nothing}
     near = next(iter(given.held.values()))[0][:9]
     assert fitted(built("erm"), replace(given, foreign=near)).foreign_found == pytest.approx(0, abs=0.2)
     record = fitted(built("erm"), replace(given, foreign=near, **looking))

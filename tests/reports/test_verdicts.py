@@ -11,6 +11,8 @@ from made_up_results import across_domains
 from metavib.models.calibration import COVERAGE, Calibration
 from metavib.models.directory import ModelDescription, TakenImages
 from metavib.models.domain_calibration import promise_coverage
+from metavib.models.look import NO_MAPS, Seen, fitted_look
+from metavib.nn.texture import texture_of
 from metavib.reports.verdicts import KINDS, MOST, Verdicts, place_of, shown_of, verdicts_of
 
 LABELS = torch.tensor([0, 1, 1, 0])
@@ -73,6 +75,28 @@ def test_a_calibration_across_domains_decides_where_there_is_one():
     assert verdicts.promise == promise
     assert verdicts.unsure.tolist() == (PROBABILITIES.max(dim=1).values < promise.threshold).tolist()
     assert verdicts.foreign.tolist() == [False, False, False, True]
+
+
+def test_an_image_of_another_look_is_foreign_as_predict_says_however_near_its_features_are():
+    draw = torch.Generator().manual_seed(0)
+    usual = torch.rand(30, 1, 28, 28, generator=draw)
+    look = fitted_look(NO_MAPS, {name: Seen(texture_of(usual[n::3]), None) for n, name in enumerate("abc")})
+    given = description(domain_calibration=replace(across_domains(), version=4, look=look))
+    stripes = (torch.arange(28) % 4 < 2).float().expand(1, 1, 28, 28)
+    images = torch.cat([usual[:2], stripes, usual[2:3]])
+    places = []
+
+    def passed(place):
+        places.append(place)
+        for some in images.split(3):
+            yield some, Seen(texture_of(some), None)
+
+    near = torch.zeros(4, 2)
+    assert not verdicts_of(given, LABELS, near, PROBABILITIES).foreign.any()
+    verdicts = verdicts_of(given, LABELS, near, PROBABILITIES, passed)
+    assert places == [NO_MAPS]
+    assert verdicts.foreign.tolist() == [False, False, True, False]
+    assert len(verdicts.unsure) == len(verdicts.probabilities) == 4
 
 
 def test_images_are_chosen_by_a_hash_and_never_by_how_sure_an_answer_is():

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from metavib.algorithms.base import Algorithm
 from metavib.core.errors import UserError
+from metavib.core.shapes import Float
 from metavib.data.opening import Sources
 from metavib.models.domain_calibration import VERSION, DomainCalibration, Tried, tempered
-from metavib.models.feature_distance import FeatureDistance, fitted_distance
+from metavib.models.feature_distance import DistanceRecord, fitted_distance
 from metavib.models.left_out import Answers, Fold, LeftOut, answered_by_folds, answered_by_heads
-from metavib.models.look import Look
+from metavib.models.look import Look, LookRecord
 from metavib.models.source_features import Embedding, Saying, SourceFeatures, source_features
 
 LEVELS = 128
@@ -68,10 +70,13 @@ def fitted(algorithm: Algorithm, features: SourceFeatures) -> DomainCalibration:
 
 
 def fitted_to(left_out: LeftOut, features: SourceFeatures) -> DomainCalibration:
-    """Everything that is fitted to answers, for the model that has these features."""
-    temperature, slope = _chosen_map(left_out.clean, left_out.drifted)
+    """The record of the model that has these features, by answers on domains that were left out."""
     distance = fitted_distance(*features.joined(list(features.train)))
-    return _record(features, left_out, temperature, slope, distance)
+    looks = None
+    if features.look is not None and features.foreign_seen is not None:
+        looks = Look(features.look, torch.device("cpu"))(features.foreign_seen)
+    record = recorded(left_out, distance.record(), features.look, distance(features.foreign), looks)
+    return replace(record, least_contrast=features.least_contrast)
 
 
 def _chosen_map(
@@ -137,13 +142,16 @@ def _loss(tried: Sequence[Answers], first: Tensor, slope: Tensor) -> Tensor:
     return torch.stack(losses).mean()
 
 
-def _record(
-    features: SourceFeatures,
+def recorded(
     left_out: LeftOut,
-    temperature: float,
-    slope: float,
-    distance: FeatureDistance,
+    distance: DistanceRecord,
+    look: LookRecord | None,
+    nothing: Float[Tensor, "images"],
+    looks: Float[Tensor, "images"] | None = None,
 ) -> DomainCalibration:
+    """All that is fitted to answers. `nothing` and `looks` are the distances and looks of images of nothing."""
+    temperature, slope = _chosen_map(left_out.clean, left_out.drifted)
+
     def probabilities(answers: Answers) -> Tensor:
         return tempered(answers.log_probabilities.double(), answers.distances.double(), temperature, slope)
 
@@ -158,10 +166,9 @@ def _record(
     far = torch.tensor([_quantile(one.distances, 1 - CALLED_FOREIGN) for one in tried.values()])
     foreign_above = max(_quantile(far, 0.75), 1e-6)
     judged = {name: _tried(values, tried[name], levels, foreign_above) for name, values in calibrated.items()}
-    strange = distance(features.foreign) > foreign_above
-    if features.look is not None and features.foreign_seen is not None:
-        strange |= Look(features.look, torch.device("cpu"))(features.foreign_seen.cpu()) > 1
-    found = strange.double().mean().item()
+    strange = nothing > foreign_above
+    if looks is not None:
+        strange |= looks > 1
     residuals = torch.tensor([one.accuracy - one.confidence for one in judged.values()])
     scores = {
         name: _set_scores(
@@ -175,16 +182,15 @@ def _record(
         drifted={name: one for (kind, name), one in judged.items() if kind == "drifted"},
         log_temperature=temperature,
         by_distance=slope,
-        distance=distance.record(),
+        distance=distance,
         levels=tuple(levels.tolist()),
         set_scores=scores,
         foreign_above=foreign_above,
-        foreign_found=found if len(features.foreign) else None,
+        foreign_found=strange.double().mean().item() if len(nothing) else None,
         forecast_deviation=residuals.square().mean().sqrt().item(),
         notes=left_out.notes,
-        least_contrast=features.least_contrast,
         folds=left_out.folds,
-        look=features.look,
+        look=look,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -100,7 +100,10 @@ def answered_by_heads(algorithm: Algorithm, features: SourceFeatures, *, keeps: 
     notes = list(features.notes)
     device = next(algorithm.parameters()).device
     if len(features.train) == 2:
-        notes.append("two source domains: each fold learns from one alone, so that its answers are worse")
+        notes.append(
+            "two source domains: each fold learns from one alone, so that its answers are worse, and no image is "
+            "foreign by its look"
+        )
     for domain in features.train:
         train, classes, checked = features.joined([name for name in features.train if name != domain])
         distance = fitted_distance(train, classes, checked)
@@ -120,29 +123,25 @@ def answered_by_heads(algorithm: Algorithm, features: SourceFeatures, *, keeps: 
         gain = source_gain(dict.fromkeys(clean, (algorithm, features)))
         clean = {name: answers.corrected(gain) for name, answers in clean.items()}
         notes += _told(gain)
-    kept, broken = _kept_drifts(clean, drifted, algorithm.classes, keeps)
-    if broken:
-        notes.append(f"drifts under which the model all but fails are left aside: {', '.join(broken)}")
-    return LeftOut(clean, kept, "heads", tuple(notes))
+    return with_fair_drifts(LeftOut(clean, drifted, "heads", tuple(notes)), algorithm.classes, keeps)
 
 
-def _kept_drifts(
-    clean: Mapping[str, Answers], drifted: Mapping[str, dict[str, Answers]], classes: int, keeps: float
-) -> tuple[dict[str, dict[str, Answers]], list[str]]:
-    """Drifts that leave half of what the model can do beyond guessing, and the names of the others.
+def with_fair_drifts(left_out: LeftOut, classes: int, keeps: float = KEEPS) -> LeftOut:
+    """With those drifts alone that leave half of what the model can do beyond guessing; a note names the others.
 
     One that leaves less is no other domain of the same task. If it counted, every promise would be made for it.
     """
     chance = 1 / classes
-    usual = Answers.joined(list(clean.values())).accuracy - chance
+    usual = Answers.joined(list(left_out.clean.values())).accuracy - chance
     kept, broken = {}, []
-    for drift, by_domain in drifted.items():
+    for drift, by_domain in left_out.drifted.items():
         accuracy = Answers.joined(list(by_domain.values())).accuracy
         if accuracy - chance >= keeps * usual:
             kept[drift] = by_domain
         else:
             broken.append(f"{drift} ({100 * accuracy:.0f} % right)")
-    return kept, broken
+    note = f"drifts under which the model all but fails are left aside: {', '.join(broken)}"
+    return replace(left_out, drifted=kept, notes=(*left_out.notes, *([note] if broken else [])))
 
 
 @dataclass(frozen=True)

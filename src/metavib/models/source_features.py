@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from metavib.data.opening import LabelledRows, Sources
 from metavib.data.transforms import Preprocessing
 from metavib.models.directory import preprocessing_of
 from metavib.models.feature_distance import contrast_of
-from metavib.models.look import LookRecord, embedded_with_look, fitted_look
+from metavib.models.look import NO_MAPS, LookRecord, Seen, embedded_with_look, fitted_look
 from metavib.nn.watching import middle_of
 
 FEWEST_IMAGES = 20  # validation images of a domain; with fewer its training images are taken too
@@ -44,7 +44,8 @@ class SourceFeatures:
     untouched: bool = False  # by the domains: they are of a network that none of these images has changed
     least_contrast: float = 0.0  # below which an image shows nothing
     look: LookRecord | None = None  # what source images look like, whatever their class
-    foreign_seen: Float[Tensor, "images statistics"] | None = None  # of the images of nothing, for the look
+    seen: Mapping[str, Seen] = field(default_factory=dict)  # by domain, of some of its images
+    foreign_seen: Seen | None = None  # of the images of nothing, for the look
 
     def joined(self, domains: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
         """Of some domains: training features, their labels, and the features that are answered."""
@@ -93,19 +94,21 @@ def source_features(
             return finite(found)
         return features_of(algorithm, rows, drift, count)
 
-    def seen_of(rows: LabelledRows) -> Tensor:
+    def seen_of(rows: LabelledRows) -> Seen:
         nonlocal done
         parts = []
         for some in rows.rows.split(rows.store.batch_size):
-            shown = preprocessing(rows.store.gather(some))
-            parts.append(embedded_with_look(algorithm, shown, place)[1])
+            seen = embedded_with_look(algorithm, preprocessing(rows.store.gather(some)), place)[1]
+            parts += [] if seen is None else [seen]
             done += len(some)
             say(done, total)
-        return finite(torch.cat([part for part in parts if part is not None]).cpu())
+        found = Seen.joined(parts)
+        return found if found.maps is None else found._replace(maps=finite(found.maps))
 
     pictures = foreign_images(MADE_UP, preprocessing.channels, preprocessing.size, sources.train.store.device)
-    place = middle_of(algorithm.backbone)
+    place = middle_of(algorithm.backbone) or NO_MAPS
     strange, seen = embedded_with_look(algorithm, preprocessing.normalised(pictures), place)
+    seen_of_sources = {name: seen_of(rows) for name, rows in looked.items()}
     return SourceFeatures(
         {name: (embedded(rows), rows.labels.cpu()) for name, rows in train.items()},
         {name: (embedded(rows), rows.labels.cpu()) for name, rows in held.items()},
@@ -117,10 +120,9 @@ def source_features(
         tuple(notes),
         untouched=known is not None,
         least_contrast=_least_contrast(preprocessing, list(held.values())),
-        look=None
-        if place is None
-        else fitted_look(place, {name: seen_of(rows) for name, rows in looked.items()}),
-        foreign_seen=None if seen is None else seen.cpu(),
+        look=fitted_look(place, seen_of_sources),
+        seen=seen_of_sources,
+        foreign_seen=None if seen is None else Seen.joined([seen]),
     )
 
 

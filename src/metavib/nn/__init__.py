@@ -17,6 +17,7 @@ __all__ = [
     "own_network",
     "probing",
     "randomness",
+    "texture",
     "timm_network",
     "two_layers",
     "watching",

@@ -1,7 +1,7 @@
 """A model's answers on its unseen domain and on source validation, for all figures; and the drawing of those."""
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,10 +14,12 @@ from metavib.core.errors import UserError
 from metavib.core.foreign_text import readable
 from metavib.data.opening import LabelledRows, open_target
 from metavib.models.directory import preprocessing_of
+from metavib.models.look import Seen, embedded_with_look
 from metavib.models.measuring import embed, shared_noise
 from metavib.nn.functional.predictive import Predictive
 from metavib.nn.own_network import OwnNetwork
 from metavib.nn.randomness import key_of, permutation
+from metavib.nn.watching import Place
 from metavib.reports.figure import Figure, Missing
 from metavib.reports.figures import FIGURES
 from metavib.reports.verdicts import Verdicts, shown_of, verdicts_of
@@ -134,9 +136,16 @@ def judge(
             (*split.train, run.target),
         )
 
+    @torch.no_grad()
+    def passed(place: Place | None) -> Iterator[tuple[Tensor, Seen | None]]:
+        for rows in target.rows.split(256):
+            images = preprocessing(target.store.gather(rows))
+            seen = None if place is None else embedded_with_look(algorithm, images, place)[1]
+            yield images.cpu(), None if seen is None else Seen.joined([seen])
+
     validation = answers(sources.validation) if len(sources.validation) else None
     unseen = answers(target)
-    verdicts = verdicts_of(description, unseen.labels, unseen.features, unseen.at_mean)
+    verdicts = verdicts_of(description, unseen.labels, unseen.features, unseen.at_mean, passed)
     shown = [index for right in (False, True) for index in unseen.ambiguous_first(right=right, count=SHOWN)]
     shown = list(dict.fromkeys([*shown, *shown_of(verdicts, run.target)]))
     gathered = target.store.gather(target.rows[torch.tensor(shown, dtype=torch.int64)]).cpu().numpy()

@@ -7,6 +7,7 @@ with honest probabilities and `foreign`. Another one answers by the entropy of s
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -16,8 +17,13 @@ from metavib.core.shapes import Bool, Float, Int
 from metavib.models.calibration import COVERAGE
 from metavib.models.directory import ModelDescription
 from metavib.models.domain_calibration import DomainCalibration, Promise
+from metavib.models.look import Seen
 from metavib.nn.functional.predictive import entropy
+from metavib.nn.watching import Place
 from metavib.serving.assurance import assurance_of
+
+# Normalised images and what is seen of them on their way, batch by batch, where a network is watched there.
+Passing = Callable[[Place | None], Iterable[tuple[Tensor | None, Seen | None]]]
 
 RIGHT, WRONG, UNSURE, FOREIGN = KINDS = ("right", "wrong", "unsure", "foreign")
 MOST = 8  # images of a kind in a gallery
@@ -63,13 +69,29 @@ def verdicts_of(
     labels: Int[Tensor, "images"],
     features: Float[Tensor, "images features"],
     at_mean: Float[Tensor, "images classes"],
+    passed: Passing | None = None,
 ) -> Verdicts:
-    """The verdicts of a model from its answers with every distribution at its mean, all on the CPU."""
+    """The verdicts of a model from its answers with every distribution at its mean, all on the CPU.
+
+    `passed` gives the images batch by batch, and what is seen of them: without it none is foreign by its look.
+    """
     assurance = assurance_of(description, torch.device("cpu"), COVERAGE, None, None)
     if assurance is not None:
-        found = assurance(at_mean, at_mean.unsqueeze(0), features)
+        found, start = [], 0
+        place = assurance.calibrator.place
+        batches: Iterable[tuple[Tensor | None, Seen | None]] = passed(place) if passed else [(None, None)]
+        for images, seen in batches:
+            end = len(labels) if images is None else start + len(images)
+            own = at_mean[start:end]
+            found.append(assurance(own, own.unsqueeze(0), features[start:end], images, seen))
+            start = end
         return Verdicts(
-            labels, found.probabilities, found.unsure, found.foreign, assurance.promise, assurance.record
+            labels,
+            torch.cat([one.probabilities for one in found]),
+            torch.cat([one.unsure for one in found]),
+            torch.cat([one.foreign for one in found]),
+            assurance.promise,
+            assurance.record,
         )
     kept = description.calibration
     unsure = None if kept is None else entropy(at_mean) > kept.threshold("mean", COVERAGE)

@@ -17,6 +17,7 @@ from metavib.models.domain_calibration import (
     promise_error,
     promised_sets,
 )
+from metavib.models.look import Seen
 
 
 class Assured(NamedTuple):
@@ -54,12 +55,12 @@ class Assurance:
         by_classifier: Tensor,
         embedded: Tensor,
         images: Tensor | None = None,
-        seen: Tensor | None = None,
+        seen: Seen | None = None,
     ) -> Assured:
         """Return the columns with what the calibration adds.
 
-        `images` are normalised, and tell blank ones where they are given; `seen` are the statistics of the maps
-        on the way (`look.embedded_with_look`), and tell images of another kind.
+        `images` are normalised, and tell blank ones where they are given; `seen` is what stands in
+        them and in the maps on the way (`look.embedded_with_look`), and tells images of another kind.
         """
         distance = self.calibrator.distances(embedded, images)
         looks = self.calibrator.looks(seen, distance)

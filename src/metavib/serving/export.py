@@ -35,7 +35,7 @@ from metavib.models.domain_calibration import (
     promise_error,
     promised_sets,
 )
-from metavib.models.look import embedded_with_look
+from metavib.models.look import Seen, embedded_with_look
 from metavib.nn.functional.predictive import Predictive, entropy
 from metavib.nn.own_network import OwnNetwork
 from metavib.nn.randomness import bits, key_of, normal
@@ -80,13 +80,13 @@ class Variant(nn.Module, ABC):
         """Images as they are decoded, for the network."""
         return (images.to(torch.float32) / 255.0 - self.offset) / self.scale
 
-    def embedded(self, shown: Tensor) -> tuple[Tensor, Tensor | None]:
+    def embedded(self, shown: Tensor) -> tuple[Tensor, Seen | None]:
         """The features of normalised images, and what is seen on the way where looks are known."""
         place = None if self.calibrator is None else self.calibrator.place
         return embedded_with_look(self.algorithm, shown, place)
 
     def assured(
-        self, answer: Predictive, embedded: Tensor, images: Tensor, seen: Tensor | None
+        self, answer: Predictive, embedded: Tensor, images: Tensor, seen: Seen | None
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """Probabilities, those by classifier, and distance and look where they are known."""
         by_classifier = answer.by_classifier()

@@ -33,7 +33,7 @@ from metavib.models.directory import (
     save_model,
 )
 from metavib.models.examples import Examples
-from metavib.models.look import embedded_with_look
+from metavib.models.look import Seen, embedded_with_look
 from metavib.models.measuring import shared_noise
 from metavib.nn.functional.predictive import entropy
 from metavib.nn.own_network import Given, own_network
@@ -255,7 +255,7 @@ class Predictor:
         embedded: Tensor,
         classifiers: bool,
         images: Tensor,
-        seen: Tensor | None,
+        seen: Seen | None,
     ) -> Predictions:
         """`at_mean` are the probabilities of the answer, where they are not those of the draws."""
         of_draws = by_classifier.mean(dim=0)

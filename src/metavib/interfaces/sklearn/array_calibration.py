@@ -15,7 +15,7 @@ from metavib.interfaces.sklearn.array_training import as_pixels, numpy_of
 from metavib.models.calibrating import fitted
 from metavib.models.directory import preprocessing_of
 from metavib.models.domain_calibration import Calibrator, DomainCalibration, promised_sets
-from metavib.models.look import Passed, embedded_with_look, fitted_look
+from metavib.models.look import NO_MAPS, Passed, Seen, embedded_with_look, fitted_look
 from metavib.models.source_features import MADE_UP, MOST_LOOKED, SourceFeatures, finite
 from metavib.nn.randomness import key_of, permutation
 from metavib.nn.watching import middle_of
@@ -50,7 +50,7 @@ def calibrated(
     preprocessing = preprocessing_of(algorithm.backbone)
     device = next(algorithm.parameters()).device
     images = samples.ndim > 2
-    place = middle_of(algorithm.backbone) if images else None
+    place = (middle_of(algorithm.backbone) or NO_MAPS) if images else None
 
     def embedded(rows: np.ndarray, drift: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         return finite(passed(rows, drift)[0])
@@ -67,7 +67,7 @@ def calibrated(
                 given = preprocessing(pixels)
             parts.append(embedded_with_look(algorithm, given, place))
         features, seen = ([one for one in own if one is not None] for own in zip(*parts, strict=True))
-        return torch.cat(features).cpu(), torch.cat(seen).cpu() if seen else None
+        return torch.cat(features).cpu(), Seen.joined(seen) if seen else None
 
     def rows_of(number: int, held: bool) -> np.ndarray:
         return np.flatnonzero((domains == number) & (kept == held))
@@ -91,8 +91,8 @@ def calibrated(
         look = fitted_look(place, {name: seen for name, seen in looked.items() if seen is not None})
     if images:
         nothing = foreign_images(MADE_UP, preprocessing.channels, preprocessing.size, device)
-        foreign, foreign_seen = embedded_with_look(algorithm, preprocessing.normalised(nothing), place)
-        foreign = foreign.cpu()
+        foreign, shown = embedded_with_look(algorithm, preprocessing.normalised(nothing), place)
+        foreign, foreign_seen = foreign.cpu(), None if shown is None else Seen.joined([shown])
     else:
         foreign = torch.empty(0, algorithm.backbone.feature_size, dtype=next(algorithm.parameters()).dtype)
         notes = (

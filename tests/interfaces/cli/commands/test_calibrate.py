@@ -42,7 +42,7 @@ def test_it_is_added_to_the_model_and_the_card(finished, calibrated_once):
     assert (
         set(told["left_out"]) == set(after["source_domains"]) == set(after["domain_calibration"]["left_out"])
     )
-    assert after["domain_calibration"]["version"] == 3
+    assert after["domain_calibration"]["version"] == 4
     changed = {name for name in after if after[name] != before.get(name)}
     assert changed == {"domain_calibration", "check"}
     assert (calibrated.run / "model" / "model.safetensors").read_bytes() == weights

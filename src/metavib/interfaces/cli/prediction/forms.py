@@ -182,5 +182,5 @@ def explain(predictor: Predictor) -> None:
     if predictor.assurance is None:
         text += ". It is not calibrated across domains, which metavib calibrate RUN adds"
     else:
-        text += f".\n{predictor.assurance.in_words()}.\nforeign is far from all sources"
+        text += f".\n{predictor.assurance.in_words()}.\nforeign is far from all sources, or like none of them"
     print_result(f"{text}.")
