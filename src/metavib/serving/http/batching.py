@@ -223,9 +223,11 @@ class Batcher:
         piece.large = width * height > LARGE_PIXELS
 
     def _hand_on(self, pieces: list[Piece]) -> None:
+        """What was sent is not needed any more, while the other images of the request may still wait."""
         ready: list[Piece] = []
         ended: list[Piece] = []
         for piece in pieces:
+            piece.upload.close()
             (ended if piece.outcome is not None or piece.job.abandoned else ready).append(piece)
         if ready:
             self._model.put(ready)
