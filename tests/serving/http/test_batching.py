@@ -208,7 +208,14 @@ def test_large_images_take_another_way_and_the_same_answer(predictors, image, mo
         assert np.allclose(one.probabilities, other.probabilities, atol=1e-5)
 
 
-@pytest.mark.parametrize(("error", "status"), [(ZeroDivisionError("x"), 500), (MemoryError(), 503)])
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ZeroDivisionError("x"), 500),
+        (MemoryError(), 503),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), 503),
+    ],
+)
 def test_a_model_that_fails_answers_all_the_same_and_goes_on(predictors, image, monkeypatch, error, status):
     predictor = predictors["mean"]
     honest = type(predictor).classify

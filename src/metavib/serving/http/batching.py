@@ -18,6 +18,7 @@ import numpy as np
 from PIL import UnidentifiedImageError
 
 from metavib.core.errors import UserError
+from metavib.core.memory import is_shortage
 from metavib.data.decoding.images import OtherDepth, TooLarge, size_and_mode, surely_within
 from metavib.serving.http.jobs import Job, Piece
 from metavib.serving.http.limits import LARGE_PIXELS, Limits
@@ -317,7 +318,7 @@ def _bad_image(error: UserError) -> Refusal:
 
 
 def _failure(error: Exception) -> Refusal:
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+    if is_shortage(error):
         return busy("the server is out of memory")
     logging.getLogger("metavib").error("an image could not be classified", exc_info=error)
     return our_fault()
