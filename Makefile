@@ -101,7 +101,7 @@ chaos: $(INSTALLED)
 	@$(MAKE) --no-print-directory attacks
 
 attacks: $(INSTALLED)
-	$(BIN)/python experiments/attack.py --out results/attacks.json
+	$(BIN)/python experiments/attack.py --seconds 10 --out results/attacks.json
 
 check: format lint types test test-all
 

@@ -99,6 +99,15 @@ def give_back() -> None:
         malloc_trim(0)
 
 
+def is_shortage(error: BaseException) -> bool:
+    """Whether an error says that there was too little memory: Python's own, or torch's of a CPU or a GPU."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or "can't allocate memory" in str(error)
+    )
+
+
 def taken() -> int:
     """The bytes that are resident now; 0 where that is unknown."""
     return _taken().get("resident", 0)

@@ -172,6 +172,7 @@ def test_parameters_become_checked_settings(shifted: Data) -> None:
         ({"settings": 3}, "settings must hold names and values"),
         ({"settings": {"average": "ema"}}, "average plays no part in a fit of arrays"),
         ({"samples_per_domain": 0}, "samples_per_domain must be"),
+        ({"latent_width": 10**9}, "does not fit into memory: lower its widths"),
     ],
 )
 def test_bad_parameters_are_refused_by_fit(shifted: Data, changes: dict[str, Any], message: str) -> None:

@@ -62,6 +62,10 @@ def run(work: Any, limits: Limits | None = None, **settings: Any) -> Any:
     return asyncio.run(inside())
 
 
+def uploads(count: int, content: bytes, name: str) -> list[Upload]:
+    return [Upload(content, name) for _ in range(count)]
+
+
 async def until(condition: Any) -> None:
     while not condition():
         await asyncio.sleep(0.005)
@@ -93,7 +97,7 @@ def test_a_batch_has_at_most_so_many_images(gated, image):
     gated.gate.set()
 
     async def work(batcher):
-        return await batcher.submit([Upload(image(), "x")] * 10, gated).answers
+        return await batcher.submit(uploads(10, image(), "x"), gated).answers
 
     assert len(run(work, batch=4)) == 10
     assert max(gated.sizes) <= 4
@@ -110,12 +114,12 @@ def test_predictors_are_not_mixed(predictors, image):
 
 def test_too_many_are_refused_and_room_comes_back(gated, image):
     async def work(batcher):
-        job = batcher.submit([Upload(image(), "x")] * 3, gated)
+        job = batcher.submit(uploads(3, image(), "x"), gated)
         with pytest.raises(Refusal) as refusal:
-            batcher.submit([Upload(image(), "x")] * 2, gated)
+            batcher.submit(uploads(2, image(), "x"), gated)
         gated.gate.set()
         await job.answers
-        await batcher.submit([Upload(image(), "x")] * 4, gated).answers
+        await batcher.submit(uploads(4, image(), "x"), gated).answers
         return refusal.value
 
     refusal = run(work, Limits(waiting_images=4))
@@ -127,7 +131,7 @@ def test_what_nobody_waits_for_is_not_computed(gated, image):
     async def work(batcher):
         first = batcher.submit([Upload(image(), "first")], gated)
         await asyncio.to_thread(gated.entered.wait, WAIT)
-        gone = batcher.submit([Upload(image(), "gone")] * 5, gated)
+        gone = batcher.submit(uploads(5, image(), "gone"), gated)
         gone.abandon()
         last = batcher.submit([Upload(image(), "last")], gated)
         gated.gate.set()
@@ -166,11 +170,23 @@ def test_a_finished_job_and_its_outcomes_refer_to_no_image(predictors, image, mo
     assert not any(refusal.__traceback__ or refusal.__context__ for refusal in outcomes[1:])
 
 
+def test_what_was_sent_goes_once_it_is_decoded(gated, image):
+    async def work(batcher):
+        sent = [Upload(image(), "one"), Upload(b"no image", "two")]
+        job = batcher.submit(sent, gated)
+        await asyncio.to_thread(gated.entered.wait, WAIT)  # nothing is answered yet
+        assert not any(upload.content for upload in sent)
+        gated.gate.set()
+        return [type(one) for one in await job.answers]
+
+    assert run(work) == [Predictions, Refusal]
+
+
 def test_a_job_that_nobody_waits_for_lets_go_of_its_images(gated, image):
     async def work(batcher):
         first = batcher.submit([Upload(image(), "first")], gated)
         await asyncio.to_thread(gated.entered.wait, WAIT)
-        gone = batcher.submit([Upload(image(), "gone")] * 5, gated)
+        gone = batcher.submit(uploads(5, image(), "gone"), gated)
         gone.give_up(late=True)
         gated.gate.set()
         await first.answers
@@ -192,7 +208,14 @@ def test_large_images_take_another_way_and_the_same_answer(predictors, image, mo
         assert np.allclose(one.probabilities, other.probabilities, atol=1e-5)
 
 
-@pytest.mark.parametrize(("error", "status"), [(ZeroDivisionError("x"), 500), (MemoryError(), 503)])
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ZeroDivisionError("x"), 500),
+        (MemoryError(), 503),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), 503),
+    ],
+)
 def test_a_model_that_fails_answers_all_the_same_and_goes_on(predictors, image, monkeypatch, error, status):
     predictor = predictors["mean"]
     honest = type(predictor).classify
@@ -203,7 +226,7 @@ def test_a_model_that_fails_answers_all_the_same_and_goes_on(predictors, image, 
 
     async def work(batcher):
         monkeypatch.setattr(type(predictor), "classify", fails_once)
-        first = await batcher.submit([Upload(image(), "x")] * 2, predictor).answers
+        first = await batcher.submit(uploads(2, image(), "x"), predictor).answers
         return first, await batcher.submit([Upload(image(), "x")], predictor).answers
 
     failed, fine = run(work)
@@ -301,7 +324,7 @@ def test_a_greedy_client_is_decoded_for_two_batches_before_another_ones_image(
     slow = Slow(predictors["mean"], seconds)
 
     async def work(batcher):
-        greedy = [batcher.submit([Upload(image(), "greedy")] * 64, slow, client=("a", 1)) for _ in range(4)]
+        greedy = [batcher.submit(uploads(64, image(), "greedy"), slow, client=("a", 1)) for _ in range(4)]
         await asyncio.to_thread(slow.begun.wait, WAIT)
         polite = batcher.submit([Upload(image(), "polite")], slow, client=("a", 2))
         slow.gate.set()
@@ -337,7 +360,7 @@ def test_quick_images_are_decoded_in_one_batch(predictors, image):
         taken: list[int] = []
         honest = batcher._small._work
         batcher._small._work = lambda pieces: taken.append(len(pieces)) or honest(pieces)
-        await batcher.submit([Upload(image(), "greedy")] * 256, quick).answers
+        await batcher.submit(uploads(256, image(), "greedy"), quick).answers
         return taken
 
     assert run(work, batch=256, clock=quick.clock) == [256]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import weakref
 
 import numpy as np
@@ -101,6 +102,26 @@ def part(content, more=True):
 
 def test_bodies_are_put_together():
     assert read([part(b"a"), part(b""), part(b"b", more=False)])[0].content == b"ab"
+
+
+@pytest.mark.parametrize("kind", [b"image/png", b"application/x-npy", b"multipart/form-data; boundary=cut"])
+def test_what_came_is_not_kept_while_more_is_awaited(kind):
+    """Hundreds of slow bodies would have the heap hold a large piece of each."""
+    body = b"--cut\r\n\r\n" + bytes(BLOCK)
+    references: list[int] = []
+
+    async def receive():
+        if references:  # the second time
+            references.append(sys.getrefcount(body))
+            return {"type": "http.disconnect"}
+        references.append(sys.getrefcount(body))
+        return part(body)
+
+    budget = Budget(10**6)
+    with budget.account() as account, pytest.raises(ClientGone):
+        asyncio.run(read_uploads({b"content-type": kind}, receive, Limits(), account, OneInATurn()))
+    first, second = references
+    assert second == first
 
 
 def test_a_client_that_goes_away_is_noticed():

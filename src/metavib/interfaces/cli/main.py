@@ -60,9 +60,10 @@ def _complain(text: str) -> None:
 
 def _remedy(error: Exception) -> str | None:
     """The remedy for an error of the machine or of a path; None for our own faults."""
-    no_memory = isinstance(error, MemoryError) or "can't allocate memory" in str(error)
-    if no_memory or type(error).__name__ == "OutOfMemoryError":
-        return "out of memory: lower images_per_domain with --set, or use another --device."
+    from metavib.core.memory import is_shortage
+
+    if is_shortage(error):
+        return "out of memory: lower images_per_domain or a width with --set, or use another --device."
     if isinstance(error, OSError) and error.filename is not None:
         return f"cannot use {error.filename}: {error.strerror}. Check the path and its permissions."
     return None

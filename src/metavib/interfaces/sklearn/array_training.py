@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from metavib.algorithms import algorithm_named, create
 from metavib.algorithms.base import Algorithm
 from metavib.core.errors import UserError, unknown_name
+from metavib.core.memory import is_shortage
 from metavib.core.settings import Settings, changed, names_of, setting
 from metavib.data.arrays import (
     channels_first,
@@ -118,8 +119,13 @@ def untrained(
         raise UserError("features are computed in float64, which an Apple GPU (mps) lacks: use device='cpu'.")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key_of(experiment.seed, "initialisation") & 0x7FFFFFFFFFFFFFFF)
-        network = MLP(samples.shape[1], hidden_width)
-        algorithm = create(experiment.algorithm, network, classes, domains, experiment.method)
+        try:
+            network = MLP(samples.shape[1], hidden_width)
+            algorithm = create(experiment.algorithm, network, classes, domains, experiment.method)
+        except (MemoryError, RuntimeError) as error:
+            if not is_shortage(error):
+                raise
+            raise UserError("the network does not fit into memory: lower its widths.") from error
     network.standardise_by(torch.from_numpy(np.array(samples, dtype=np.float64)))
     return algorithm.to(device)
 

@@ -18,6 +18,7 @@ import numpy as np
 from PIL import UnidentifiedImageError
 
 from metavib.core.errors import UserError
+from metavib.core.memory import is_shortage
 from metavib.data.decoding.images import OtherDepth, TooLarge, size_and_mode, surely_within
 from metavib.serving.http.jobs import Job, Piece
 from metavib.serving.http.limits import LARGE_PIXELS, Limits
@@ -223,9 +224,11 @@ class Batcher:
         piece.large = width * height > LARGE_PIXELS
 
     def _hand_on(self, pieces: list[Piece]) -> None:
+        """What was sent is not needed any more, while the other images of the request may still wait."""
         ready: list[Piece] = []
         ended: list[Piece] = []
         for piece in pieces:
+            piece.upload.close()
             (ended if piece.outcome is not None or piece.job.abandoned else ready).append(piece)
         if ready:
             self._model.put(ready)
@@ -315,7 +318,7 @@ def _bad_image(error: UserError) -> Refusal:
 
 
 def _failure(error: Exception) -> Refusal:
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+    if is_shortage(error):
         return busy("the server is out of memory")
     logging.getLogger("metavib").error("an image could not be classified", exc_info=error)
     return our_fault()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import threading
 
 BLOCK = 262_144  # bytes
 FEW = 16  # th part of a block: so many bytes take no block yet
@@ -20,7 +19,6 @@ class Held:
         self._pieces: list[bytes] = []
         self._blocks: list[mmap.mmap] = []
         self._size = 0
-        self._changing = threading.Lock()
 
     def __len__(self) -> int:
         return self._size
@@ -39,15 +37,14 @@ class Held:
             self._write(memoryview(piece))
 
     def content(self) -> bytes:
-        """All that came, in one. It is joined once, and the blocks go: several threads may look at it."""
+        """All that came, in one. Several pieces or blocks are joined for whoever asks, and the whole goes with it.
+
+        Kept, it would lie in the heap while the image waits, and the heap keeps what it once had.
+        """
         blocks, pieces = self._blocks, self._pieces  # another thread may close this meanwhile
         if not blocks and len(pieces) <= 1:
             return pieces[0] if pieces else b""
-        whole = b"".join(_filled(blocks, self._size) if blocks else pieces)
-        with self._changing:
-            if self._blocks is blocks and self._pieces is pieces:
-                self._blocks, self._pieces = [], [whole]
-        return whole
+        return b"".join(_filled(blocks, self._size) if blocks else pieces)
 
     def handed_over(self) -> bytes | mmap.mmap:
         """All that came, in one, and nothing is held then. Blocks go as they are copied: there are never two."""
@@ -69,8 +66,7 @@ class Held:
 
         Whoever is reading the blocks at this moment keeps them until it has read them.
         """
-        with self._changing:
-            self._pieces, self._blocks = [], []
+        self._pieces, self._blocks = [], []
 
     def _write(self, data: memoryview) -> None:
         while data:

@@ -22,7 +22,7 @@ class Limits:
     body_seconds: float = 30.0  # until the whole body has come
     answer_seconds: float = 60.0  # until the answer is ready
     waiting_images: int = 4096  # of all clients; and one more of every connection
-    waiting_bytes: int = 260_000_000  # of all clients: bodies, as they come too, and the pixels made of them
+    waiting_bytes: int = 240_000_000  # of all clients: bodies, as they come too, and the pixels made of them
     connections: int = 512
     header_bytes: int = 32_768
     headers: int = 100

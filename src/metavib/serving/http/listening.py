@@ -17,7 +17,7 @@ from metavib.serving.http.guards import Guard
 from metavib.serving.http.limits import Limits
 
 UNSENT_BYTES = 131_072  # that the kernel takes of an answer before its client reads
-UNREAD_BYTES = 98_304  # that the kernel takes of a request before it is read, and has when a client goes
+UNREAD_BYTES = 49_152  # that the kernel takes of a request before it is read, and has when a client goes
 
 
 def listen(host: str, port: int) -> socket.socket:

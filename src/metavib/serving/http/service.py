@@ -136,7 +136,7 @@ class Service:
         self.batcher.start()
         for predictor in self.predictors.values():
             for count in (1, min(self.threads.at_once * self.batcher.batch, self.limits.waiting_images)):
-                uploads = [Upload(self._blank, "warm-up")] * count
+                uploads = [Upload(self._blank, "warm-up") for _ in range(count)]
                 await self.batcher.submit(uploads, predictor).answers
         self.batcher.after_batch = self.metrics.batch.observe
         tidying = asyncio.create_task(self._tidy())

@@ -100,12 +100,14 @@ async def read_uploads(
                 held = Held()
                 async for chunk in chunks:
                     held.add(chunk)
+                    del chunk
                 if not array:
                     return [Upload(held, "image 1")]
                 return _in_parts(pixel_arrays.images_of(held.handed_over(), limits), batch)
             with contextlib.closing(FormReader(_boundary_of(content_type), limits)) as reader:
                 async for chunk in chunks:
                     await _write(reader, chunk, turn)
+                    del chunk
                 return reader.uploads()
     except TimeoutError:
         raise Refusal(
@@ -130,6 +132,7 @@ def _in_parts(images: np.ndarray, batch: int) -> list[Upload]:
 
 
 async def _chunks(receive: Receive, most: int, what: str, account: Account) -> AsyncIterator[bytes]:
+    """A chunk is let go of before the next one is awaited: the heap would hold one of each slow client."""
     count = 0
     while True:
         message = await receive()
@@ -140,8 +143,11 @@ async def _chunks(receive: Receive, most: int, what: str, account: Account) -> A
         if count > most:
             raise _too_many_bytes(what, most)
         account.take(len(chunk))
+        more = message.get("more_body", False)
+        del message
         yield chunk
-        if not message.get("more_body", False):
+        del chunk
+        if not more:
             return
 
 
