@@ -258,10 +258,10 @@ class _Training:
             self.folder, known_as([run.experiment for run in self.runs]), self.processes, self._checkpoint
         )
         if saved is not None:
+            self.program.start(saved.step)  # each stage has an average of its own
             own_state = self.program.optimizer.state() | self.program.average.state()
             own_kinds = {name.partition("/")[0] for name in own_state}
             saved.require_kinds(own_kinds | {"parameters", "selected", "fitted"}, self.folder)
-            self.program.start(saved.step)
             for name, parameter in self.program.parameters.items():
                 parameter.copy_(saved.tensors[f"parameters/{name}"])
                 if f"selected/{name}" in saved.tensors:
