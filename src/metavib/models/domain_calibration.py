@@ -72,9 +72,7 @@ class DomainCalibration:
     notes: tuple[str, ...] = ()  # what could not be had
     least_contrast: float = 0.0  # of an image that shows something, after normalisation
     folds: str = "heads"  # who answered: `heads` that were made again, or `whole` models without the domain
-    look: LookRecord | None = (
-        None  # of source images, whatever their class; None with fewer than three sources
-    )
+    look: LookRecord | None = None  # of source images of any class; None with fewer than three sources
 
     @property
     def images(self) -> int:

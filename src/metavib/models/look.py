@@ -26,9 +26,7 @@ from metavib.nn.watching import Place, watched
 
 USUAL_MAPS, USUAL_TEXTURE = 0.95, 0.99  # the share of a left-out source's images that looks usual
 FEWEST = 10  # images of a source by which its look is known
-FEWEST_SOURCES = (
-    3  # of two, one alone would say how far the other may look: a new style was called foreign so
-)
+FEWEST_SOURCES = 3  # of two, one alone would say how far the other may look: so a new style was foreign
 NO_MAPS = Place("", 0)  # of a network that has no stage to be watched: the image alone is looked at
 
 
